@@ -1,0 +1,33 @@
+"""The errors a user may see: each carries one clear sentence and the exit code of the command line."""
+
+from __future__ import annotations
+
+
+class UnderstudyError(Exception):
+    """Base of all errors raised on purpose; the command line prints its sentence and no traceback."""
+
+    exit_code = 2
+
+
+class InputError(UnderstudyError):
+    """Bad input or usage: names the thing, the value and the way out."""
+
+    exit_code = 2
+
+
+class CheckError(UnderstudyError):
+    """A check that was asked for failed (for example a release that does not verify)."""
+
+    exit_code = 1
+
+
+class BudgetError(UnderstudyError):
+    """The privacy budget does not allow what was asked; nothing was spent."""
+
+    exit_code = 3
+
+
+class InterruptedRun(UnderstudyError):
+    """The run was interrupted and can be resumed; its spending is on record."""
+
+    exit_code = 130

@@ -1,0 +1,22 @@
+"""A privacy budget: the epsilon and delta that a run may not exceed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from understudy.errors import InputError
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may spend: (epsilon, delta)-differential privacy."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.epsilon, (int, float)) and math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise InputError(f"epsilon: {self.epsilon} is not a positive finite number; pass for example epsilon=10")
+        if not (isinstance(self.delta, (int, float)) and 0 < self.delta < 1):
+            raise InputError(f"delta: {self.delta} does not lie strictly between 0 and 1; pass for example delta=1e-5")

@@ -1,0 +1,108 @@
+"""Events: accesses to private data, as plain data that accountants read and nothing else interprets.
+
+An event is built by the mechanism that executes it (see ``mechanisms``), written to the ledger before its output is
+used, and copied into the certificate. A kind of event that no accountant knows is an error, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from understudy.errors import InputError
+
+_STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class NoSampling(BaseModel):
+    """Every unit takes part."""
+
+    model_config = _STRICT
+    kind: Literal["none"] = "none"
+
+
+class PoissonSampling(BaseModel):
+    """Each unit takes part independently with probability ``rate``; who did stays secret."""
+
+    model_config = _STRICT
+    kind: Literal["poisson"] = "poisson"
+    rate: Annotated[float, Field(gt=0, le=1)]
+
+
+class RoutedSampling(BaseModel):
+    """Each query goes to one of ``subsets`` disjoint subsets, drawn secretly, independently and uniformly."""
+
+    model_config = _STRICT
+    kind: Literal["routed"] = "routed"
+    subsets: Annotated[int, Field(ge=1)]
+
+
+class RevealedRouting(BaseModel):
+    """One of ``subsets`` is drawn for ``rows`` queries at a time, and the draw is treated as known to everybody.
+
+    This is the only proven reading of the published GS-WGAN algorithm, where a critic is updated when it is drawn.
+    """
+
+    model_config = _STRICT
+    kind: Literal["revealed"] = "revealed"
+    subsets: Annotated[int, Field(ge=1)]
+    rows: Annotated[int, Field(ge=1)]
+
+
+Sampling = Annotated[
+    NoSampling | PoissonSampling | RoutedSampling | RevealedRouting,
+    Field(discriminator="kind"),
+]
+
+
+class Event(BaseModel):
+    """``count`` executions of one mechanism on private data.
+
+    ``noise_multiplier`` is the noise's standard deviation over the sensitivity. ``sensitivity`` names the convention
+    ("C": add or remove one clipped unit; "2C": replace one clipped answer by another) for the reader: the multiplier
+    already contains it. ``count`` is what is charged and is never below what was planned or executed.
+    """
+
+    model_config = _STRICT
+    mechanism: Literal["gaussian"] = "gaussian"
+    noise_multiplier: Annotated[float, Field(gt=0)]
+    sensitivity: str = "C"
+    sampling: Sampling = NoSampling()
+    count: Annotated[int, Field(ge=1)]
+    planned: Annotated[int, Field(ge=0)] | None = None
+    executed: Annotated[int, Field(ge=0)] | None = None
+    purpose: str | None = None
+
+    @model_validator(mode="after")
+    def _charged_in_full(self) -> Event:
+        spent = max(self.planned or 0, self.executed or 0)
+        if self.count < spent:
+            raise ValueError(f"count {self.count} is below what was planned or executed ({spent})")
+        rows = getattr(self.sampling, "rows", 1)
+        if self.count % rows:
+            raise ValueError(f"count {self.count} is not a multiple of the {rows} rows of one draw")
+        return self
+
+    def charged(self, *, planned: int, executed: int) -> Event:
+        """The same kind of access with its counts set: the charge is the larger of planned and executed."""
+        fields = self.model_dump() | {"count": max(planned, executed), "planned": planned, "executed": executed}
+        return Event.model_validate(fields)
+
+
+def parse_events(raw: object) -> tuple[Event, ...]:
+    """Events from JSON; anything unknown is refused with a sentence that names it."""
+    if not isinstance(raw, Iterable) or isinstance(raw, (str, bytes, dict)):
+        raise InputError(f"events: expected a list of events, found {type(raw).__name__}")
+    events = []
+    for position, item in enumerate(raw):
+        try:
+            events.append(Event.model_validate(item))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise InputError(
+                f"event {position}: {where or 'value'}: {first['msg']}; an unknown event is never accounted"
+            ) from None
+    return tuple(events)
