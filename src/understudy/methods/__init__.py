@@ -1,0 +1,1 @@
+"""Methods: one file per paper, a registry, and the protocol they share."""

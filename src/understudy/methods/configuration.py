@@ -1,0 +1,114 @@
+"""Method configs: frozen, typed, no unknown keys, in three groups: ``privacy``, ``method`` and ``runtime``.
+
+``privacy`` holds all that changes epsilon, ``runtime`` only what cannot change it (a test asserts it), ``method`` the
+rest. A config never holds executable code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from understudy.errors import InputError
+
+_FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class PrivacyConfig(BaseModel):
+    """What changes epsilon. ``noise_multiplier`` is calibrated to the budget unless it is given."""
+
+    model_config = _FROZEN
+    noise_multiplier: Annotated[float, Field(gt=0)] | None = None
+
+
+class RuntimeConfig(BaseModel):
+    """What cannot change epsilon: where and how the same computation runs."""
+
+    model_config = _FROZEN
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
+    micro_batch: Annotated[int, Field(ge=1)] = 2000
+    checkpoint_seconds: Annotated[float, Field(gt=0)] = 30.0
+
+
+class MethodConfig(BaseModel):
+    """Base of every method's config; a method narrows the three groups."""
+
+    model_config = _FROZEN
+    privacy: PrivacyConfig = PrivacyConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+
+    def with_noise(self, noise_multiplier: float) -> MethodConfig:
+        """The same config with its noise multiplier decided."""
+        privacy = self.privacy.model_copy(update={"noise_multiplier": noise_multiplier})
+        return self.model_copy(update={"privacy": privacy})
+
+
+ConfigType = TypeVar("ConfigType", bound=MethodConfig)
+
+
+def build_config(kind: type[ConfigType], values: Mapping[str, Any]) -> ConfigType:
+    """A validated config; the first mistake is named with its value and, for an unknown key, the known ones."""
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        raise InputError(_explain(kind, error)) from None
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """The values of a JSON or TOML config file."""
+    import tomllib
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"config: {path} cannot be read ({error}); pass a .json or .toml file") from None
+    except ValueError as error:
+        raise InputError(f"config: {path} is not valid {path.suffix or 'JSON'} ({error})") from None
+    if not isinstance(values, dict):
+        raise InputError(f"config: {path} holds a {type(values).__name__}, but a table of settings is needed")
+    return values
+
+
+def apply_settings(values: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Config values with ``group.key=value`` settings laid over them; values are read as JSON, else as text."""
+    result = json.loads(json.dumps(dict(values)))
+    for setting in settings:
+        path, separator, raw = setting.partition("=")
+        if not separator or not path:
+            raise InputError(f"--set: {setting!r} is not of the form group.key=value; for example method.steps=2000")
+        try:
+            value = json.loads(raw)
+        except ValueError:
+            value = raw
+        *parents, last = path.strip().split(".")
+        place = result
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise InputError(f"--set: {path!r} goes through {parent!r}, which is a value and not a group")
+        place[last] = value
+    return result
+
+
+def _explain(kind: type[MethodConfig], error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(_known_keys(kind, first["loc"][:-1]))
+        return f"config: unknown key {where!r}; known here: {known}"
+    return f"config: {where}: {first.get('input')!r}: {first['msg']}"
+
+
+def _known_keys(kind: type[BaseModel], parents: Sequence[str | int]) -> list[str]:
+    for parent in parents:
+        field = kind.model_fields.get(str(parent))
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            break
+        kind = field.annotation
+    return sorted(kind.model_fields)

@@ -1,0 +1,26 @@
+"""The registry: which methods exist and where each lives. Importing it imports no torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from understudy.errors import InputError
+from understudy.methods.base import Method
+
+_METHODS = {
+    "dp-merf": "understudy.methods.dp_merf:DpMerf",
+}
+
+
+def method_names() -> list[str]:
+    """All registered methods, sorted."""
+    return sorted(_METHODS)
+
+
+def get_method(name: str) -> Method:
+    """The method of that name."""
+    if name not in _METHODS:
+        raise InputError(f"method: {name!r} is unknown; choose one of {', '.join(method_names())}")
+    module, _, attribute = _METHODS[name].partition(":")
+    method: Method = getattr(import_module(module), attribute)()
+    return method

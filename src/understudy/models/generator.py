@@ -1,0 +1,116 @@
+"""What every released generator has in common: its frozen config, its latent law, and how images are drawn from it."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor, nn
+
+_SAMPLE_BATCH = 1000
+
+
+class GeneratorConfig(BaseModel):
+    """Everything needed to build a generator and to draw from it; it is released next to the weights.
+
+    ``output`` says how raw values become pixels in [0, 1]: ``sigmoid`` squashes, ``clamp`` cuts off (its gradient does
+    not vanish during training, see ``methods/gs_wgan``). ``label_weights`` is the law of labels when none are asked for.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind: Literal["dcgan", "resnet"] = "dcgan"
+    shape: tuple[Annotated[int, Field(ge=1, le=3)], Annotated[int, Field(ge=8, le=64)], Annotated[int, Field(ge=8, le=64)]]
+    classes: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    latent: Annotated[int, Field(ge=1, le=4096)] = 10
+    latent_law: Literal["normal", "bernoulli"] = "normal"
+    width: Annotated[int, Field(ge=1, le=4096)] = 64
+    output: Literal["sigmoid", "clamp"] = "sigmoid"
+    spectral_norm: bool = False
+    label_weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
+
+    @model_validator(mode="after")
+    def _weights_fit(self) -> GeneratorConfig:
+        if self.label_weights is not None and (len(self.label_weights) != self.classes or not sum(self.label_weights)):
+            raise ValueError(f"label_weights: {len(self.label_weights)} weights for classes={self.classes}")
+        return self
+
+    @property
+    def input_size(self) -> int:
+        """Length of the generator's input: latent values and the one-hot label."""
+        return self.latent + (self.classes or 0)
+
+
+class Generator(nn.Module):
+    """A conditional generator: latent values and labels in, raw images out (``pixels`` brings them into [0, 1])."""
+
+    def __init__(self, config: GeneratorConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def draw_latent(self, count: int, generator: torch.Generator) -> Tensor:
+        """``count`` latent vectors from the declared law, on the generator's device."""
+        shape = (count, self.config.latent)
+        if self.config.latent_law == "bernoulli":
+            return torch.randint(0, 2, shape, generator=generator, device=generator.device).float()
+        return torch.randn(shape, generator=generator, device=generator.device)
+
+    def draw_labels(self, count: int, generator: torch.Generator) -> Tensor:
+        """``count`` labels from the declared law (uniform unless label weights were released)."""
+        if self.config.classes is None:
+            return torch.zeros(count, dtype=torch.long, device=generator.device)
+        weights = self.config.label_weights or (1.0,) * self.config.classes
+        law = torch.tensor(weights, device=generator.device)
+        return torch.multinomial(law, count, replacement=True, generator=generator)
+
+    def condition(self, latent: Tensor, labels: Tensor) -> Tensor:
+        """The network's input: latent values followed by the one-hot label, if there are classes."""
+        if self.config.classes is None:
+            return latent
+        one_hot = torch.nn.functional.one_hot(labels, self.config.classes).to(latent.dtype)
+        return torch.cat([latent, one_hot], dim=1)
+
+    def pixels(self, raw: Tensor) -> Tensor:
+        """Raw output as pixel values in [0, 1]."""
+        return raw.sigmoid() if self.config.output == "sigmoid" else raw.clamp(0, 1)
+
+    @torch.no_grad()
+    def sample(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """One 8-bit image (N, C, H, W) for each label."""
+        pieces = []
+        for chunk in labels.split(_SAMPLE_BATCH):
+            images = self.pixels(self(self.draw_latent(len(chunk), generator), chunk))
+            pieces.append((images * 255).round().to(torch.uint8))
+        return torch.cat(pieces) if pieces else torch.empty((0, *self.config.shape), dtype=torch.uint8)
+
+
+def build_generator(config: GeneratorConfig) -> Generator:
+    """The network that a config describes, freshly initialised."""
+    from understudy.models.dcgan_generator import DcganGenerator
+    from understudy.models.resnet_generator import ResnetGenerator
+
+    kinds: dict[str, type[Generator]] = {"dcgan": DcganGenerator, "resnet": ResnetGenerator}
+    return kinds[config.kind](config)
+
+
+def upsampling_plan(shape: tuple[int, int, int], smallest: int) -> tuple[int, tuple[int, int]]:
+    """How many doublings lead from a small map to the image, and the size of that map (its result is cropped)."""
+    _, height, width = shape
+    doublings = max(1, math.ceil(math.log2(max(height, width) / smallest)))
+    return doublings, (math.ceil(height / 2**doublings), math.ceil(width / 2**doublings))
+
+
+def crop(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    """The middle part of the images, of the declared height and width."""
+    _, height, width = shape
+    top, left = (images.shape[2] - height) // 2, (images.shape[3] - width) // 2
+    return images[:, :, top : top + height, left : left + width]
+
+
+class PixelNorm(nn.Module):
+    """Scale the channels of each pixel to unit mean square; acts on each example for itself."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Normalised features of the same shape."""
+        return features * torch.rsqrt(features.square().mean(dim=1, keepdim=True) + 1e-8)

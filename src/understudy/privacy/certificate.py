@@ -1,0 +1,103 @@
+"""The certificate: the guarantee of a release, the events it follows from, and everything that was assumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from understudy.errors import InputError
+from understudy.privacy.events import Event
+
+_STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+_MAXIMUM_BYTES = 4 * 2**20
+
+
+class Guarantee(BaseModel):
+    """One statement of differential privacy: for whom, against whom, and how much."""
+
+    model_config = _STRICT
+    kind: Literal["dp"] = "dp"
+    epsilon: Annotated[float, Field(ge=0)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    unit: Literal["record", "client"] = "record"
+    adjacency: Literal["add-remove", "replace-one"] = "add-remove"
+    viewer: Literal["public", "server", "client"] = "public"
+    accountant: str = "pld"
+    delta_parts: dict[str, Annotated[float, Field(ge=0, lt=1)]] | None = None
+
+    @property
+    def accounted_delta(self) -> float:
+        """The part of delta that the accountants may use; the other parts pay for stated failures (a cap, say)."""
+        if self.delta_parts is None:
+            return self.delta
+        return self.delta - sum(part for name, part in self.delta_parts.items() if name != "accountant")
+
+
+class Certificate(BaseModel):
+    """Everything a reader needs to recompute the claim; see docs/privacy.md for what it does and does not prove."""
+
+    model_config = _STRICT
+    schema_version: Annotated[Literal[1], Field(alias="schema")] = 1
+    method: str
+    created: str
+    software: dict[str, str] = Field(default_factory=dict)
+    guarantees: Annotated[tuple[Guarantee, ...], Field(min_length=1)]
+    events: Annotated[tuple[Event, ...], Field(min_length=1)]
+    assumed_public: tuple[str, ...] = ()
+    randomness: str = "os-entropy"
+    runs_on_this_data: Annotated[int, Field(ge=1)] = 1
+    generator_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    config_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    stopped_because: str | None = None
+    plan_raised: bool = False
+    accounting: dict[str, str] | None = None
+    not_covered: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> Guarantee:
+        """The guarantee that is quoted first."""
+        return self.guarantees[0]
+
+    def to_json(self) -> str:
+        """The content of ``certificate.json``."""
+        return json.dumps(self.model_dump(by_alias=True, exclude_none=True), indent=2) + "\n"
+
+
+def read_certificate(path: Path) -> Certificate:
+    """A certificate from its file; anything malformed is one clear sentence."""
+    return parse_certificate(read_json(path, "certificate"))
+
+
+def parse_certificate(raw: object) -> Certificate:
+    """A certificate from decoded JSON."""
+    try:
+        return Certificate.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "value"
+        raise InputError(f"certificate: {where}: {first['msg']}; the certificate is not valid (schema 1)") from None
+
+
+def read_json(path: Path, what: str) -> Any:
+    """Decode a JSON file of reasonable size."""
+    try:
+        if path.stat().st_size > _MAXIMUM_BYTES:
+            raise InputError(f"{what}: {path} is larger than {_MAXIMUM_BYTES} bytes; it is not a {what}")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{what}: {path} cannot be read ({error.strerror}); is this a release folder?") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{what}: {path} is not valid JSON; the file is damaged") from None
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Engines that methods share: runs, checkpoints, the critic bank."""
