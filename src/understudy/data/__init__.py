@@ -1,0 +1,23 @@
+"""Image sources, the data set with its declared domain, its partition into subsets, and sampling."""
+
+from understudy.data.arrays import from_arrays
+from understudy.data.dataset import ImageDataset, Unit
+from understudy.data.domain import Domain
+from understudy.data.options import SourceOptions, source_options
+from understudy.data.partition import PaddedTable, Partition
+from understudy.data.samplers import PoissonSampler, sampling_rate
+from understudy.data.sources import load
+
+__all__ = [
+    "Domain",
+    "ImageDataset",
+    "PaddedTable",
+    "Partition",
+    "PoissonSampler",
+    "SourceOptions",
+    "Unit",
+    "from_arrays",
+    "load",
+    "sampling_rate",
+    "source_options",
+]

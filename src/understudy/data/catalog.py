@@ -1,0 +1,179 @@
+"""The data sets known by name: what is public about them, where they may lie, and where they can be had."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy.errors import InputError
+
+_DEBIAN = Path("/usr/share/datasets")
+_FASHION_CLASSES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file on a mirror, with the size and checksum that it must have."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class KnownSet:
+    """A public benchmark: its declared facts are built in, because they are printed in every paper."""
+
+    name: str
+    about: str
+    shape: tuple[int, int, int]
+    classes: int
+    records: dict[str, int]  # nominal records of each split
+    class_names: tuple[str, ...] | None = None
+    mirrors: tuple[str, ...] = ()
+    files: tuple[RemoteFile, ...] = ()
+
+    @property
+    def stems(self) -> tuple[str, ...]:
+        """The spellings under which its files may lie."""
+        return tuple(dict.fromkeys((self.name, self.name.replace("-", "_"))))
+
+
+_DIGITS = KnownSet(
+    name="digits",
+    about="handwritten digits bundled with scikit-learn (UCI optical recognition, CC BY 4.0); no download",
+    shape=(1, 8, 8),
+    classes=10,
+    records={"train": 1437, "test": 360},
+)
+_MNIST = KnownSet(
+    name="mnist",
+    about="handwritten digits (LeCun, Cortes and Burges; CC BY-SA 3.0)",
+    shape=(1, 28, 28),
+    classes=10,
+    records={"train": 60_000, "test": 10_000},
+    mirrors=(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    ),
+    files=(
+        RemoteFile(
+            "train-images-idx3-ubyte.gz",
+            9_912_422,
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        ),
+        RemoteFile(
+            "train-labels-idx1-ubyte.gz", 28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+        ),
+        RemoteFile(
+            "t10k-images-idx3-ubyte.gz", 1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
+        ),
+        RemoteFile(
+            "t10k-labels-idx1-ubyte.gz", 4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
+        ),
+    ),
+)
+_FASHION_MNIST = KnownSet(
+    name="fashion-mnist",
+    about="pictures of clothes (Zalando Research; MIT)",
+    shape=(1, 28, 28),
+    classes=10,
+    records={"train": 60_000, "test": 10_000},
+    class_names=_FASHION_CLASSES,
+    mirrors=(  # the first offers no https; the checksum guards what arrives
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+    ),
+    files=(
+        RemoteFile(
+            "train-images-idx3-ubyte.gz",
+            26_421_880,
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        ),
+        RemoteFile(
+            "train-labels-idx1-ubyte.gz", 29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"
+        ),
+        RemoteFile(
+            "t10k-images-idx3-ubyte.gz", 4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"
+        ),
+        RemoteFile(
+            "t10k-labels-idx1-ubyte.gz", 5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"
+        ),
+    ),
+)
+_FEMNIST = KnownSet(
+    name="femnist",
+    about="handwritten digits and letters by writer (LEAF's sample of NIST SD19); no single-file mirror",
+    shape=(1, 28, 28),
+    classes=62,
+    records={"train": 66_128, "test": 6_991},
+)
+_KNOWN = {known.name: known for known in (_DIGITS, _MNIST, _FASHION_MNIST, _FEMNIST)}
+
+
+def known_names() -> tuple[str, ...]:
+    """The names that ``load`` understands."""
+    return tuple(_KNOWN)
+
+
+def is_known(name: str) -> bool:
+    """Whether ``name`` is a data set known by name."""
+    return name in _KNOWN
+
+
+def known_set(name: str) -> KnownSet:
+    """The entry of a data set known by name."""
+    if name not in _KNOWN:
+        raise InputError(
+            f"data: {name!r} is not a known data set; choose one of {', '.join(_KNOWN)}, or load a path directly"
+        )
+    return _KNOWN[name]
+
+
+def cache_folder() -> Path:
+    """Where fetched and imported sets are kept: $XDG_CACHE_HOME/understudy or ~/.cache/understudy."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "understudy"
+
+
+def search_folders() -> tuple[Path, ...]:
+    """Where named sets are looked for, in this order: $UNDERSTUDY_DATA, the user's cache, Debian's data sets."""
+    own = os.environ.get("UNDERSTUDY_DATA")
+    return (*((Path(own),) if own else ()), cache_folder(), _DEBIAN)
+
+
+def locate(known: KnownSet) -> Path | None:
+    """The archive (NAME.npz) or the folder of IDX files (NAME/) of a set, or None if it is nowhere."""
+    from understudy.data.idx import mnist_files
+
+    for folder in search_folders():
+        for stem in known.stems:
+            if (folder / f"{stem}.npz").is_file():
+                return folder / f"{stem}.npz"
+            if any(mnist_files(folder / stem, split) for split in ("train", "test")):
+                return folder / stem
+    return None
+
+
+def require_located(known: KnownSet) -> Path:
+    """Where a set lies; if nowhere, an error that says how to get it."""
+    place = locate(known)
+    if place is None:
+        fetch = f"`understudy data fetch {known.name}` or " if known.mirrors else ""
+        raise InputError(
+            f"data: {known.name} is not on this machine; run {fetch}`understudy data import {known.name} PATH`,"
+            " or set UNDERSTUDY_DATA to the folder that holds it"
+        )
+    return place

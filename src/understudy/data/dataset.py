@@ -1,0 +1,146 @@
+"""``ImageDataset``: private images in memory, together with the domain that was declared for them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from understudy.data.domain import Domain
+from understudy.errors import InputError
+
+Unit = Literal["record", "client"]
+STORED_RANGE = (0.0, 255.0)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageDataset:
+    """Images as 8-bit integers (N, channels, height, width) with optional labels and clients.
+
+    Values live in 0..255 whatever the source held, because released images do; ``from_arrays`` maps a declared range
+    to it. Arrays are not copied: do not change them afterwards.
+
+    Privacy: ``images``, ``labels``, ``client_ids`` and ``len()`` are private. Only ``domain`` and ``name`` are public,
+    and nothing here compares ``domain.nominal_records`` or ``domain.nominal_clients`` with the true counts.
+    """
+
+    name: str
+    domain: Domain
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64] | None = None
+    client_ids: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        _check_images(self.images, self.domain)
+        _check_labels(self.labels, self.domain, len(self.images))
+        if self.client_ids is not None:
+            _check_dtype("client_ids", self.client_ids, np.int64)
+            check_column("client_ids", self.client_ids, len(self.images))
+            if self.client_ids.size and self.client_ids.min() < 0:
+                raise InputError(f"client_ids: found {self.client_ids.min()}; number the clients from 0")
+
+    def __len__(self) -> int:
+        """The true number of records. Privacy: private; rates and normalisers use ``domain.nominal_records``."""
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        """Public facts only, so that a log line cannot give away the true number of records."""
+        return f"ImageDataset({self.name!r}, {'; '.join(self.domain.assumed_public())})"
+
+    def subset(self, indices: NDArray[Any]) -> ImageDataset:
+        """The records at ``indices`` (none is allowed) under the same declared domain."""
+        return ImageDataset(
+            self.name,
+            self.domain,
+            self.images[indices],
+            None if self.labels is None else self.labels[indices],
+            None if self.client_ids is None else self.client_ids[indices],
+        )
+
+    def unit_of_record(self, unit: Unit) -> NDArray[np.int64]:
+        """For each record the number of its unit, counted from 0 without gaps. Privacy: private."""
+        if unit == "record":
+            return np.arange(len(self), dtype=np.int64)
+        return np.unique(self._clients(), return_inverse=True)[1].astype(np.int64)
+
+    def nominal_units(self, unit: Unit) -> int:
+        """The declared, public number of units: what rates and subset counts are held against."""
+        if unit == "record":
+            return self.domain.nominal_records
+        self._clients()
+        if self.domain.nominal_clients is None:
+            raise InputError("unit: 'client' was asked, but nominal_clients was not declared; pass nominal_clients=N")
+        return self.domain.nominal_clients
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the records in order, to recognise the same data on resume.
+
+        Privacy: private (it confirms a guess of the data); it stays in the run folder.
+        """
+        digest = hashlib.sha256()
+        for column in (self.images, self.labels, self.client_ids):
+            header = "none" if column is None else f"{column.dtype.str}{column.shape}"
+            digest.update(header.encode() + b"\n")
+            if column is not None:
+                digest.update(np.ascontiguousarray(column).data)
+        return digest.hexdigest()
+
+    def _clients(self) -> NDArray[np.int64]:
+        if self.client_ids is None:
+            raise InputError(
+                "unit: 'client' was asked, but the data set has no clients; load it with clients=True or use 'record'"
+            )
+        return self.client_ids
+
+
+def check_column(name: str, column: NDArray[Any], records: int) -> None:
+    """One value per record."""
+    if column.ndim != 1:
+        raise InputError(f"{name}: shape {column.shape}; pass one whole number per record, shape ({records},)")
+    if len(column) != records:
+        raise InputError(f"{name}: {len(column)} values for {records} images; pass one per image")
+
+
+def _check_dtype(name: str, array: NDArray[Any], dtype: type[np.generic]) -> None:
+    found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+    if found != dtype:
+        raise InputError(f"{name}: type {found}, expected {np.dtype(dtype)}; build the set with from_arrays")
+
+
+def _check_images(images: NDArray[Any], domain: Domain) -> None:
+    _check_dtype("images", images, np.uint8)
+    if images.ndim != 4 or images.shape[1:] != domain.shape:
+        expected = "x".join(map(str, domain.shape))
+        raise InputError(f"images: shape {images.shape}, but {expected} was declared; pass shape (N, {expected})")
+    if domain.value_range != STORED_RANGE:
+        raise InputError(
+            f"value_range: {domain.value_range}, but images are stored in 0..255; from_arrays maps a declared range"
+        )
+
+
+def _check_labels(labels: NDArray[Any] | None, domain: Domain, records: int) -> None:
+    if labels is None:
+        if domain.classes is not None:
+            raise InputError(f"labels: none, but classes={domain.classes} was declared; pass labels or leave it out")
+        return
+    if domain.classes is None:
+        raise InputError("classes: labels were passed, but the classes were not declared; pass classes=N")
+    _check_dtype("labels", labels, np.int64)
+    check_column("labels", labels, records)
+    check_label_range(labels, domain.classes)
+
+
+def check_label_range(labels: NDArray[np.int64], classes: int) -> None:
+    """Labels are 0..classes-1; anything else is an error, never a silent new class."""
+    if not labels.size:
+        return
+    lowest, highest = int(labels.min()), int(labels.max())
+    if lowest < 0:
+        raise InputError(f"labels: found {lowest}, but labels run from 0 to {classes - 1}; renumber or drop them")
+    if highest >= classes:
+        raise InputError(
+            f"labels: found {highest}, but classes={classes} was declared; pass classes={highest + 1} or drop them"
+        )

@@ -1,0 +1,54 @@
+"""Exact draws from random bytes: uniform integers without modulo bias, and independent coin flips of any rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bits = Callable[[int], bytes]  # bits(n) returns n uniformly random bytes; os.urandom is the default everywhere
+
+_BASE = 2**32
+
+
+def uniform_integers(count: int, bound: int, bits: Bits) -> NDArray[np.int64]:
+    """``count`` independent integers, each exactly uniform on 0..bound-1, by rejection."""
+    if not 1 <= bound <= _BASE:
+        raise ValueError(f"bound: {bound} does not lie in 1..{_BASE}")
+    accepted_below = _BASE - _BASE % bound
+    drawn = np.empty(count, dtype=np.int64)
+    waiting = np.arange(count)
+    while waiting.size:
+        words = _words(waiting.size, bits)
+        fine = words < accepted_below
+        drawn[waiting[fine]] = words[fine] % bound
+        waiting = waiting[~fine]
+    return drawn
+
+
+def coin_flips(count: int, rate: float, bits: Bits) -> NDArray[np.bool_]:
+    """``count`` independent flips, each true with probability exactly ``rate``.
+
+    A flip compares a uniform real number with ``rate``, digit by digit in base 2**32; further digits are drawn only
+    while all digits so far are equal. So no rounding of ``rate`` (a float is a fraction) and no float keys.
+    """
+    if not 0 <= rate <= 1:
+        raise ValueError(f"rate: {rate} does not lie in 0..1")
+    if rate == 1:
+        return np.ones(count, dtype=np.bool_)
+    flips = np.zeros(count, dtype=np.bool_)
+    undecided = np.arange(count)
+    remainder = Fraction(rate)
+    while undecided.size and remainder:
+        digit, remainder = divmod(remainder * _BASE, 1)
+        words = _words(undecided.size, bits)
+        flips[undecided[words < int(digit)]] = True
+        undecided = undecided[words == int(digit)]
+    return flips
+
+
+def _words(count: int, bits: Bits) -> NDArray[np.int64]:
+    """``count`` uniform integers in 0..2**32-1."""
+    return np.frombuffer(bits(4 * count), dtype="<u4").astype(np.int64)

@@ -1,0 +1,126 @@
+"""The rarer choices when reading a data set, in one frozen config; the common ones are arguments of ``load``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from understudy.data.domain import Domain
+from understudy.errors import InputError
+
+
+class SourceOptions(BaseModel):
+    """How to read a source and what the owner declares about it beyond ``records`` and ``classes``.
+
+    Privacy: everything here is chosen by the owner without looking at the records. What ends up in the domain (class
+    names, number of clients) is published in the certificate.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    name: str | None = None  # what reports call the data set
+    class_names: tuple[str, ...] | None = None  # published; for class folders also the order of the labels
+    value_range: tuple[float, float] | None = None  # of arrays that are not 8-bit; mapped to 0..255
+    size: tuple[int, int] | None = None  # height, width: resize to it; None keeps the size and refuses a mixture
+    channels: Literal[1, 3] | None = None  # convert to grey or RGB; None keeps the mode and refuses a mixture
+    unlabelled: bool = False  # ignore the labels of the source
+    clients: bool = False  # read who contributed each record (sub-folder per client, or the array "writer"/"clients")
+    nominal_clients: Annotated[int, Field(ge=1)] | None = None  # declared, public number of clients
+    min_images: Annotated[int, Field(ge=1)] | None = None  # FEMNIST only: leave out writers with fewer images
+
+    @model_validator(mode="after")
+    def _sensible(self) -> SourceOptions:
+        if self.value_range is not None and self.value_range[0] >= self.value_range[1]:
+            raise ValueError(f"value_range: {self.value_range} is empty; pass (lowest, highest)")
+        if self.size is not None and not all(8 <= side <= 64 for side in self.size):
+            raise ValueError(f"size: {self.size[0]}x{self.size[1]}; sizes from 8x8 to 64x64 are supported")
+        if self.class_names is not None and len(set(self.class_names)) != len(self.class_names):
+            raise ValueError(f"class_names: {', '.join(self.class_names)} holds a name twice; name each class once")
+        if self.class_names is not None and self.unlabelled:
+            raise ValueError("class_names: given together with unlabelled=True; pass one of them")
+        return self
+
+
+@dataclass(frozen=True)
+class Declared:
+    """All that a caller said about a source, carried together."""
+
+    records: int | None = None
+    classes: int | None = None
+    options: SourceOptions = field(default_factory=SourceOptions)
+
+    def __post_init__(self) -> None:
+        if self.options.unlabelled and self.classes is not None:
+            raise InputError(f"classes: {self.classes} given together with unlabelled=True; pass one of them")
+
+    def with_options(self, **changes: object) -> Declared:
+        """The same declaration with some options changed."""
+        return Declared(self.records, self.classes, self.options.model_copy(update=changes))
+
+
+def first_sentence(error: ValidationError) -> str:
+    """The first complaint of a validation as one sentence that names the field."""
+    first = error.errors()[0]
+    message = str(first["msg"]).removeprefix("Value error, ")
+    where = ".".join(str(part) for part in first["loc"])
+    if not where:
+        return message
+    return f"{where}: {first.get('input')!r} is not valid ({message[:1].lower()}{message[1:]}); see its documentation"
+
+
+def source_options(**values: object) -> SourceOptions:
+    """``SourceOptions`` for callers with user input: a bad value is an ``InputError`` with one sentence."""
+    try:
+        return SourceOptions.model_validate(values)
+    except ValidationError as error:
+        raise InputError(first_sentence(error)) from None
+
+
+def declare_domain(**values: object) -> Domain:
+    """A ``Domain`` from declared values: a bad value is an ``InputError`` with one sentence."""
+    try:
+        return Domain.model_validate(values)
+    except ValidationError as error:
+        raise InputError(first_sentence(error)) from None
+
+
+def require_records(records: int | None) -> int:
+    """The declared number of records; there is no default, because the true number is private."""
+    if records is None:
+        raise InputError(
+            "records: the number of records was not declared; pass records=N, a public size (it need not be exact)"
+        )
+    if isinstance(records, bool) or not isinstance(records, int) or records < 1:
+        raise InputError(f"records: {records!r} is not a positive whole number; pass for example records=10000")
+    return records
+
+
+def require_clients(options: SourceOptions) -> int:
+    """The declared number of clients; there is no default, because the true number is private."""
+    if options.nominal_clients is None:
+        raise InputError(
+            "nominal_clients: records carry clients, but the number of clients was not declared;"
+            " pass nominal_clients=N, a public number (it need not be exact)"
+        )
+    return options.nominal_clients
+
+
+def require_classes(classes: int | None, options: SourceOptions) -> int:
+    """The declared number of classes, from ``classes`` or from the class names."""
+    names = options.class_names
+    if classes is None and names is None:
+        raise InputError(
+            "classes: records carry labels, but the classes were not declared;"
+            " pass classes=N, or unlabelled=True to ignore the labels"
+        )
+    if classes is None:
+        assert names is not None
+        return len(names)
+    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
+        raise InputError(f"classes: {classes!r} is not a positive whole number; pass for example classes=10")
+    if names is not None and len(names) != classes:
+        raise InputError(
+            f"class_names: {len(names)} names, but classes={classes} was declared; pass one name per class"
+        )
+    return classes
