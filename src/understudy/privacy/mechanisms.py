@@ -7,12 +7,15 @@ sanitized value together with the event that describes what it did, so noise and
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from understudy.errors import InputError, UnderstudyError
+from understudy.errors import BudgetError, InputError, UnderstudyError
+from understudy.files import read_tensors, write_tensors
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Account, Ledger
 from understudy.privacy.randomness import Randomness
@@ -125,7 +128,27 @@ class GaussianSum(GaussianMechanism):
     def release(self, total: Tensor, *, block: int = 1) -> Sanitized:
         """Add the noise to a sum made by ``accumulate``; spends one execution first."""
         event = self.account.spend(1, block)
-        return Sanitized(total + self._noise(total, self.clip * event.noise_multiplier), event)
+        return Sanitized(self._noisy(total), event)
+
+    def release_once(self, compute_total: Callable[[], Tensor], path: Path) -> Tensor:
+        """The one noisy sum of a run, kept in ``path``: however often the run is killed, it is drawn and charged once.
+
+        Privacy: the noisy sum is put on disk under a name that nothing reads, then the execution is recorded, then the
+        file gets its name. A crash before the record discards it unused; a crash after it finds the result again. A
+        recorded execution whose result is gone is not repeated: BudgetError.
+        """
+        pending = path.with_suffix(".pending")
+        if self.account.reserved == 0:
+            write_tensors(pending, {"total_dp": self._noisy(compute_total())})
+            self.account.spend(1)
+        if pending.exists():
+            pending.replace(path)
+        if not path.exists():
+            raise BudgetError(f"budget: the result of {self.account.template.purpose!r} was paid for, but {path} is gone")
+        return read_tensors(path)[0]["total_dp"]
+
+    def _noisy(self, total: Tensor) -> Tensor:
+        return total + self._noise(total, self.clip * self.account.template.noise_multiplier)
 
 
 class GaussianAnswers(GaussianMechanism):

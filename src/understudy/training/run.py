@@ -1,0 +1,119 @@
+"""A run: one training in one folder, with its data, ledger, checkpoints and what may be shown while it goes on.
+
+The folder: ``run.json`` (what was asked for), ``ledger.jsonl`` (what was spent), ``progress.jsonl`` (public values over
+time), ``private/`` (checkpoints and diagnostics, never released) and, at the end, ``release/``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from understudy.data.dataset import ImageDataset
+from understudy.errors import InputError, InterruptedRun
+from understudy.files import make_folder
+from understudy.privacy.ledger import Ledger
+from understudy.privacy.randomness import Randomness
+from understudy.training.checkpoints import Checkpoints
+
+if TYPE_CHECKING:
+    from understudy.methods.base import Plan
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What may be shown of a run in progress: public values only (steps, losses on generated images, spending)."""
+
+    step: int
+    steps: int
+    values: dict[str, float]
+    seconds: float
+
+
+ProgressListener = Callable[[Progress], None]
+
+
+@dataclass
+class Run:
+    """Everything a method needs to train. Only ``data`` and the private folder hold private values."""
+
+    folder: Path
+    plan: Plan
+    data: ImageDataset
+    ledger: Ledger
+    randomness: Randomness
+    device: torch.device
+    listener: ProgressListener | None = None
+    stop_requested: Callable[[], bool] = lambda: False
+    started: float = field(default_factory=time.monotonic)
+    _last_checkpoint: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        make_folder(self.private, "run")
+        self.checkpoints = Checkpoints(self.private)
+
+    @property
+    def private(self) -> Path:
+        """The folder for what must not be released."""
+        return self.folder / "private"
+
+    def report(self, step: int, **values: float) -> None:
+        """Show and record progress.
+
+        Privacy: ``values`` must be public: computed from generated images or sanitized values, never from private ones.
+        """
+        progress = Progress(step, self.plan.steps, values, time.monotonic() - self.started)
+        line = {"step": step, "seconds": round(progress.seconds, 3), **values}
+        with (self.folder / "progress.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        if self.listener is not None:
+            self.listener(progress)
+
+    def diagnose(self, step: int, **values_private: Any) -> None:
+        """Record private diagnostics (gradient norms, say) in the private folder, and nowhere else."""
+        with (self.private / "diagnostics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **values_private}) + "\n")
+
+    def checkpoint_due(self) -> bool:
+        """Whether a checkpoint should be written now: when it is time, or when the run was asked to stop."""
+        late = time.monotonic() - self._last_checkpoint > self.plan.config.runtime.checkpoint_seconds
+        return late or self.stop_requested()
+
+    def checkpoint(self, step: int, tensors: dict[str, torch.Tensor], **state: Any) -> None:
+        """Write a checkpoint; a run that was asked to stop ends here, ready to be resumed."""
+        self.checkpoints.save(step, tensors, state)
+        self._last_checkpoint = time.monotonic()
+        if self.stop_requested():
+            self.ledger.note(f"interrupted after step {step}")
+            raise InterruptedRun(
+                f"run: interrupted after step {step} of {self.plan.steps}; continue with --resume, the spending so far is "
+                f"on record in {self.folder / 'ledger.jsonl'}"
+            )
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder for one process; a second one is refused."""
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"run: another process is working in {folder}; wait for it or choose another folder") from None
+        yield
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that a runtime config names; ``auto`` takes a GPU when there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"device: {name} was asked for, but no CUDA device is available; use --device cpu")
+    return torch.device(name)

@@ -1,0 +1,191 @@
+"""The whole way from data to release: plan, run, certify. The public ``train`` lives here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from understudy.data.dataset import ImageDataset
+from understudy.data.domain import Domain
+from understudy.errors import BudgetError, InputError
+from understudy.files import make_folder, write_text
+from understudy.methods.base import Method, Plan
+from understudy.methods.configuration import MethodConfig, build_config
+from understudy.methods.registry import get_method
+from understudy.models.generator import Generator, GeneratorConfig, build_generator
+from understudy.privacy import accounting
+from understudy.privacy.budget import Budget
+from understudy.privacy.certificate import read_json
+from understudy.privacy.ledger import Ledger
+from understudy.privacy.randomness import Randomness
+from understudy.release.release import Release, build_release
+from understudy.training.checkpoints import Checkpoints
+from understudy.training.history import count_run
+from understudy.training.run import ProgressListener, Run, choose_device, locked
+from understudy.training.states import released_weights
+
+NOT_COVERED = (
+    "side channels (timing, memory, power)",
+    "floating-point attacks on the noise: rows are clipped a hair inside the bound and noise is drawn from a generator "
+    "keyed by the operating system, a heuristic mitigation",
+    "the choice of hyper-parameters by looking at results on private data: see runs_on_this_data",
+    "evaluation figures computed with private data",
+)
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How to run, beside what to run; none of it changes the guarantee except the seed, which voids it."""
+
+    config: Mapping[str, Any] | None = None
+    seed: int | None = None
+    listener: ProgressListener | None = None
+    stop_requested: Callable[[], bool] = lambda: False
+    command: str | None = None
+
+
+def train(
+    method: str, data: ImageDataset, budget: Budget, out: Path | str, options: TrainOptions | None = None
+) -> Release:
+    """Train ``method`` on private ``data`` within ``budget``; the run lives in ``out``, its release in ``out/release``.
+
+    Privacy: the plan is fixed and written to the ledger before the first private read; the certificate charges the
+    larger of planned and executed. An interrupted run continues with ``resume``.
+    """
+    options, folder = options or TrainOptions(), Path(out)
+    implementation = get_method(method)
+    config = build_config(implementation.config_type, options.config or {})
+    plan = _affordable_plan(implementation, config, data.domain, budget)
+    device = choose_device(plan.config.runtime.device)
+    make_folder(folder, "run")
+    with locked(folder):
+        if (folder / "run.json").exists():
+            raise InputError(f"run: {folder} holds a run already; continue it with --resume or choose another folder")
+        ledger = Ledger.create(folder / "ledger.jsonl")
+        _write_description(folder, plan, data, options)
+        run = Run(folder, plan, data, ledger, Randomness(options.seed), device)
+        return _train(implementation, run, options)
+
+
+def resume(data: ImageDataset, out: Path | str, options: TrainOptions | None = None) -> Release:
+    """Continue an interrupted run with the plan, budget and config it was started with.
+
+    Privacy: spending continues from the ledger, and noise is drawn afresh. Executions that were recorded but whose
+    result was lost stay spent, so the run makes fewer steps rather than more.
+    """
+    options, folder = options or TrainOptions(), Path(out)
+    description = read_description(folder)
+    if (description.domain, description.data_fingerprint) != (data.domain, data.fingerprint()):
+        raise InputError(f"run: {folder} was started on other data ({description.data}); resume it with the same data")
+    implementation = get_method(description.method)
+    config = build_config(implementation.config_type, description.config)
+    plan = _affordable_plan(implementation, config, description.domain, description.budget)
+    device = choose_device(plan.config.runtime.device)
+    with locked(folder):
+        ledger = Ledger.open(folder / "ledger.jsonl")
+        ledger.note("resumed")
+        run = Run(folder, plan, data, ledger, Randomness(description.seed), device)
+        return _train(implementation, run, options)
+
+
+def release_early(out: Path | str) -> Release:
+    """The generator of an unfinished run as it stands, charged for the whole plan of that run."""
+    folder = Path(out)
+    description = read_description(folder)
+    with locked(folder):
+        checkpoint = Checkpoints(folder / "private").load_latest()
+        if checkpoint is None:
+            raise InputError(f"run: {folder} has no checkpoint yet, so there is no generator; continue it with --resume")
+        generator = build_generator(GeneratorConfig.model_validate(checkpoint.state["generator"]))
+        generator.load_state_dict(released_weights(checkpoint))
+        ledger = Ledger.open(folder / "ledger.jsonl")
+        return _release(folder, description, ledger, generator, f"released early after step {checkpoint.step}")
+
+
+@dataclass(frozen=True)
+class RunDescription:
+    """What ``run.json`` says: all that is needed to continue a run, given its data."""
+
+    method: str
+    budget: Budget
+    domain: Domain
+    config: dict[str, Any]
+    data: str
+    data_fingerprint: str
+    seed: int | None
+    runs_on_this_data: int
+    command: str | None
+
+
+def read_description(folder: Path) -> RunDescription:
+    """The description of a run folder."""
+    raw = read_json(folder / "run.json", "run")
+    try:
+        fields = {**raw, "budget": Budget(**raw["budget"]), "domain": Domain.model_validate(raw["domain"])}
+        return RunDescription(**fields)
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"run: {folder / 'run.json'} is not the description of a run; the file is damaged") from None
+
+
+def _write_description(folder: Path, plan: Plan, data: ImageDataset, options: TrainOptions) -> None:
+    description = {
+        "method": plan.method,
+        "budget": {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta},
+        "domain": plan.domain.model_dump(mode="json"),
+        "config": plan.config.model_dump(mode="json"),
+        "data": data.name,
+        "data_fingerprint": data.fingerprint(),
+        "seed": options.seed,
+        "runs_on_this_data": count_run(data),
+        "command": options.command,
+    }
+    write_text(folder / "run.json", json.dumps(description, indent=2) + "\n")
+
+
+def _affordable_plan(method: Method, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
+    plan = method.plan(config, domain, budget)
+    if plan.epsilon > budget.epsilon:
+        raise BudgetError(
+            f"budget: this plan costs epsilon {plan.epsilon:g} at delta {budget.delta:g}, but only {budget.epsilon:g} is "
+            "allowed; raise privacy.noise_multiplier or leave it out to have it calibrated"
+        )
+    return plan
+
+
+def _train(method: Method, run: Run, options: TrainOptions) -> Release:
+    run.listener, run.stop_requested = options.listener, options.stop_requested
+    generator = method.train(run)
+    return _release(run.folder, read_description(run.folder), run.ledger, generator, "finished as planned")
+
+
+def _release(
+    folder: Path, description: RunDescription, ledger: Ledger, generator: Generator, reason: str
+) -> Release:
+    """Certify what the ledger holds and write ``release/``; the claim follows from events, never from the config."""
+    events, delta = ledger.events(), description.budget.delta
+    release = build_release(
+        method=description.method,
+        generator=generator,
+        domain=description.domain,
+        method_config={key: value for key, value in description.config.items() if key != "runtime"},
+        certificate_fields={
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "software": {name: version(name) for name in ("understudy", "torch", "dp-accounting", "numpy", "scipy")},
+            "guarantees": [{"epsilon": accounting.certified_epsilon(events, delta), "delta": delta}],
+            "events": [event.model_dump(exclude_none=True) for event in events],
+            "assumed_public": description.domain.assumed_public(),
+            "randomness": Randomness(description.seed).stamp,
+            "runs_on_this_data": description.runs_on_this_data,
+            "stopped_because": reason,
+            "plan_raised": ledger.plan_was_raised(),
+            "not_covered": NOT_COVERED,
+        },
+    )
+    release.save(folder / "release", allow_seeded=True)
+    ledger.note(reason)
+    return release
