@@ -1,0 +1,37 @@
+# `make demo` and `make test` need Python 3.11+, make and a package index; everything else is set up here.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-test
+DEMO_STAMP := $(VENV)/.installed
+
+.PHONY: demo test test-full lint clean
+
+demo: $(DEMO_STAMP)
+	$(BIN)/understudy demo --out demo
+
+test: $(STAMP)
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-full: $(STAMP)
+	$(BIN)/pytest -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .hypothesis .mypy_cache .ruff_cache dist
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; pass PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(DEMO_STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	touch $@

@@ -1,0 +1,160 @@
+"""Mechanisms: no unit moves the exact value by more than the sensitivity, and every output is on record."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from understudy.errors import BudgetError, InputError, UnderstudyError
+from understudy.privacy.events import Event, NoSampling, PoissonSampling, RevealedRouting, RoutedSampling
+from understudy.privacy.ledger import Ledger
+from understudy.privacy.mechanisms import GaussianAnswers, GaussianSum, MechanismConfig, clip_rows
+from understudy.privacy.randomness import OS_ENTROPY, SEEDED, Randomness
+
+HOSTILE = st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 3e38, 1e-30, 1e-45, math.nan, math.inf, -math.inf])
+VALUES = st.one_of(HOSTILE, st.floats(width=32))
+ROWS = arrays.arrays("float32", st.tuples(st.integers(1, 5), st.integers(1, 6)), elements=VALUES)
+
+
+def mechanism(kind, tmp_path, *, clip=1.0, planned=100, noise=2.0, sampling=None):
+    ledger = Ledger.create(tmp_path / "ledger.jsonl")
+    event = Event(noise_multiplier=noise, sampling=sampling or NoSampling(), count=1)
+    return kind(ledger, Randomness(), MechanismConfig(clip, event, planned, "test"))
+
+
+@given(rows=ROWS, bound=st.sampled_from([1e-3, 0.5, 1.0, 1.1, 1e3]))
+@settings(max_examples=300, deadline=None)
+def test_no_row_is_longer_than_the_bound_whatever_it_held(rows, bound):
+    clipped = clip_rows(torch.from_numpy(rows), bound).double()
+    assert torch.isfinite(clipped).all()
+    assert (clipped.norm(dim=1) <= bound).all()
+
+
+@given(rows=ROWS)
+@settings(max_examples=200, deadline=None)
+def test_clipping_keeps_directions_and_leaves_short_rows_alone(rows):
+    rows = torch.from_numpy(rows)
+    clipped = clip_rows(rows, 1.0)
+    for row, result in zip(rows.double(), clipped.double(), strict=True):
+        if not torch.isfinite(row).all():
+            assert (result == 0).all()
+        elif row.norm() <= 0.999:
+            assert torch.equal(result, row)
+        else:
+            cosine = torch.dot(result / result.norm(), row / row.abs().max() / (row / row.abs().max()).norm())
+            assert cosine > 0.9999
+            assert result.norm() > 0.999
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_norms_are_computed_in_float32_or_better(dtype):
+    rows = torch.full((4, 10_000), 0.01, dtype=dtype)
+    assert clip_rows(rows, 0.5).dtype == torch.float32
+    assert (clip_rows(rows, 0.5).double().norm(dim=1) <= 0.5).all()
+
+
+@given(rows=ROWS, extra=arrays.arrays("float32", 6, elements=VALUES))
+@settings(max_examples=100, deadline=None)
+def test_one_more_unit_moves_an_exact_sum_by_at_most_the_clip_bound(tmp_path_factory, rows, extra):
+    summing = mechanism(GaussianSum, tmp_path_factory.mktemp("run"), clip=0.7)
+    rows, extra = torch.from_numpy(rows), torch.from_numpy(extra[: rows.shape[1]])
+    totals = [torch.zeros(rows.shape[1], dtype=torch.float64) for _ in range(2)]
+    summing.accumulate(totals[0], rows)
+    summing.accumulate(totals[1], torch.cat([rows, extra[None]]))
+    assert (totals[1] - totals[0]).norm() <= 0.7 * (1 + 1e-12)
+
+
+def test_slots_place_each_row_whole_into_one_cell(tmp_path):
+    summing = mechanism(GaussianSum, tmp_path)
+    total = torch.zeros(3, 2, dtype=torch.float64)
+    summing.accumulate(total, torch.tensor([[0.6, 0.0], [0.0, 0.5], [0.1, 0.1]]), torch.tensor([2, 0, 2]))
+    assert torch.allclose(total, torch.tensor([[0.0, 0.5], [0.0, 0.0], [0.7, 0.1]], dtype=torch.float64))
+
+
+def test_the_event_returned_is_the_event_recorded(tmp_path):
+    answering = mechanism(GaussianAnswers, tmp_path, sampling=RoutedSampling(subsets=7), noise=1.25)
+    event = answering.answer(torch.zeros(9, 4)).event
+    (recorded,) = Ledger.open(tmp_path / "ledger.jsonl").events()
+    assert (event.noise_multiplier, event.sampling, event.executed) == (1.25, RoutedSampling(subsets=7), 9)
+    assert (recorded.noise_multiplier, recorded.sampling, recorded.executed) == (1.25, RoutedSampling(subsets=7), 9)
+
+
+def test_nothing_is_answered_past_the_plan(tmp_path):
+    answering = mechanism(GaussianAnswers, tmp_path, planned=10)
+    answering.answer(torch.zeros(10, 4))
+    with pytest.raises(BudgetError):
+        answering.answer(torch.zeros(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("kind", "sampling"),
+    [
+        (GaussianSum, RoutedSampling(subsets=5)),
+        (GaussianSum, RevealedRouting(subsets=5, rows=1)),
+        (GaussianAnswers, PoissonSampling(rate=0.1)),
+    ],
+)
+def test_a_sampling_the_mechanism_does_not_have_is_refused(tmp_path, kind, sampling):
+    with pytest.raises(InputError, match="cannot be accounted"):
+        mechanism(kind, tmp_path, sampling=sampling)
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, math.nan, math.inf])
+def test_a_bound_that_bounds_nothing_is_refused(tmp_path, clip):
+    with pytest.raises(InputError, match="clip"):
+        mechanism(GaussianSum, tmp_path, clip=clip)
+
+
+def test_broken_rows_count_as_zero_and_too_many_stop_the_run(tmp_path):
+    summing = mechanism(GaussianSum, tmp_path)
+    total = torch.zeros(2, dtype=torch.float64)
+    summing.accumulate(total, torch.ones(1000, 2) * 0.001)
+    summing.accumulate(total, torch.tensor([[math.nan, 1.0]]))
+    summing.check_finite()
+    summing.accumulate(total, torch.full((500, 2), math.inf))
+    assert torch.isfinite(total).all()
+    with pytest.raises(UnderstudyError, match="not finite"):
+        summing.check_finite()
+
+
+class TestReleaseOnce:
+    def test_a_second_call_returns_the_same_noise_and_charges_once(self, tmp_path):
+        summing = mechanism(GaussianSum, tmp_path, planned=1)
+        first = summing.release_once(lambda: torch.zeros(5, dtype=torch.float64), tmp_path / "sum.safetensors")
+        second = summing.release_once(lambda: pytest.fail("drawn twice"), tmp_path / "sum.safetensors")
+        assert torch.equal(first, second)
+        assert first.abs().min() > 0
+        assert summing.account.reserved == 1
+
+    def test_a_crash_before_the_record_draws_again(self, tmp_path):
+        summing = mechanism(GaussianSum, tmp_path, planned=1)
+        (tmp_path / "sum.pending").write_bytes(b"left over, never used")
+        summing.release_once(lambda: torch.zeros(5, dtype=torch.float64), tmp_path / "sum.safetensors")
+        assert summing.account.reserved == 1
+
+    def test_a_crash_after_the_record_finds_the_result(self, tmp_path):
+        summing = mechanism(GaussianSum, tmp_path, planned=1)
+        value = summing.release_once(lambda: torch.zeros(5, dtype=torch.float64), tmp_path / "sum.safetensors")
+        (tmp_path / "sum.safetensors").rename(tmp_path / "sum.pending")
+        again = summing.release_once(lambda: pytest.fail("drawn twice"), tmp_path / "sum.safetensors")
+        assert torch.equal(value, again)
+
+    def test_a_result_that_is_gone_is_not_drawn_again(self, tmp_path):
+        summing = mechanism(GaussianSum, tmp_path, planned=1)
+        summing.release_once(lambda: torch.zeros(5, dtype=torch.float64), tmp_path / "sum.safetensors")
+        (tmp_path / "sum.safetensors").unlink()
+        with pytest.raises(BudgetError, match="paid for"):
+            summing.release_once(lambda: torch.zeros(5, dtype=torch.float64), tmp_path / "sum.safetensors")
+
+
+def test_two_sources_of_entropy_never_agree_and_a_seed_is_stamped():
+    assert Randomness().bits(16) != Randomness().bits(16)
+    assert not torch.equal(*(torch.randn(8, generator=Randomness().generator()) for _ in range(2)))
+    assert Randomness().stamp == OS_ENTROPY
+    assert Randomness(3).stamp == SEEDED
+    seeded = Randomness(3)
+    assert seeded.bits(8) != seeded.bits(8)
+    assert Randomness(3).bits(8) == Randomness(3).bits(8)
