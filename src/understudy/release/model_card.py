@@ -1,0 +1,102 @@
+"""The model card: ``README.md`` of a release, for somebody who was handed the folder and nothing else."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING
+
+from understudy.privacy.events import Event
+from understudy.privacy.randomness import OS_ENTROPY
+from understudy.release.meaning import claim, in_words
+
+if TYPE_CHECKING:
+    from understudy.release.release import Release
+
+_USE = """\
+## Use it
+
+```python
+import understudy as us
+
+release = us.load_release("path/to/this/folder")
+images, labels = release.sample(1000)
+```
+
+or `understudy sample path/to/this/folder -n 1000 --to samples.npz`. Any number of samples costs no further privacy.
+
+## Check it
+
+`understudy verify path/to/this/folder` recomputes the guarantee from the events in `certificate.json` with two
+independent accountants, and compares the weights and the config with their hashes.
+"""
+
+_LIMITS = """\
+## Limits
+
+- Samples are made up. Rare things in the original data may be missing, and nothing in a sample is evidence about
+  anybody.
+- What is true of the data as a whole (say, that most images of a class are dark) can be learnt from the release; that
+  is its purpose, and the guarantee does not hide it.
+- `verify` proves the arithmetic, the hashes and the list of files. It cannot prove that the events in the certificate
+  are all that happened: for that you trust whoever trained the generator.
+- The guarantee does not cover:
+"""
+
+
+def model_card(release: Release) -> str:
+    """The model card as Markdown; names that came from outside are escaped."""
+    certificate = release.certificate
+    parts = [
+        f"# A private generator made with {plain(release.method)}\n",
+        _what(release),
+        "![samples drawn from the generator](samples.png)\n",
+        f"## The guarantee: {claim(certificate.headline)}\n",
+        "\n".join(f"- {sentence}" for sentence in in_words(certificate.headline)) + "\n",
+        "It follows from these accesses to the data, and from nothing else:\n",
+        "\n".join(f"- {plain(event_in_words(event))}" for event in certificate.events) + "\n",
+        "## Assumed public\n",
+        "These were declared by the owner of the data and are not protected:\n",
+        "\n".join(f"- {plain(statement)}" for statement in certificate.assumed_public) + "\n",
+        f"Runs on this data known to the certificate: {certificate.runs_on_this_data}. "
+        f"Randomness: {plain(certificate.randomness)}. Created: {plain(certificate.created)}.\n",
+        _USE,
+        _LIMITS + "\n".join(f"  - {plain(item)}" for item in certificate.not_covered or ("side channels",)) + "\n",
+    ]
+    return "\n".join(parts)
+
+
+def event_in_words(event: Event) -> str:
+    """One kind of access to private data as a sentence."""
+    sampling = {
+        "none": "of all units",
+        "poisson": f"of a secret sample, each unit with probability {getattr(event.sampling, 'rate', 1):g}",
+        "routed": f"of one of {getattr(event.sampling, 'subsets', 1)} subsets, drawn secretly for each query",
+        "revealed": f"of one of {getattr(event.sampling, 'subsets', 1)} subsets, the draw being treated as known",
+    }[event.sampling.kind]
+    purpose = f" ({event.purpose})" if event.purpose else ""
+    times = "time" if event.count == 1 else "times"
+    return (
+        f"{event.count:,} {times} a {event.mechanism} mechanism with noise multiplier {event.noise_multiplier:g} "
+        f"{sampling}{purpose}"
+    )
+
+
+def plain(text: str) -> str:
+    """Text from outside as one line that is neither HTML nor Markdown."""
+    escaped = html.escape(" ".join(text.split()), quote=False)
+    return "".join(f"\\{character}" if character in "\\`*_[]|#!~" else character for character in escaped)
+
+
+def _what(release: Release) -> str:
+    domain = release.domain
+    channels, height, width = domain.shape
+    colour = "grey" if channels == 1 else "RGB"
+    classes = f"of {domain.classes} classes" if domain.labelled else "without classes"
+    stamp = ""
+    if release.certificate.randomness != OS_ENTROPY:
+        stamp = "**seeded: not for release.** Whoever knows the seed can remove the noise.\n\n"
+    return (
+        f"{stamp}This folder holds a generator that draws {colour} images of {height}x{width} pixels {classes}. It was "
+        "trained on sensitive images and may be used in their place: what it can reveal about any one of them is "
+        "bounded by the guarantee below.\n"
+    )

@@ -1,0 +1,171 @@
+"""A release: a generator with its certificate, as an object that draws samples and as a folder to publish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from understudy.data.domain import Domain
+from understudy.errors import InputError
+from understudy.files import write_bytes, write_text
+from understudy.models.generator import Generator
+from understudy.privacy.certificate import Certificate, parse_certificate, read_certificate
+from understudy.privacy.randomness import OS_ENTROPY, Randomness
+from understudy.release import folders
+from understudy.release.config import ReleaseConfig, make_config, read_config
+from understudy.release.weights import generator_from_bytes, read_weights, sha256, weights_to_bytes
+
+Images = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+
+_MAXIMUM_SAMPLE_BYTES = 16 * 2**30
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """What may leave the building: the generator, the guarantee it carries, and all that was assumed public."""
+
+    method: str
+    generator: Generator
+    certificate: Certificate
+    domain: Domain
+    method_config: dict[str, Any]
+
+    def sample(
+        self, count: int, labels: Sequence[int] | None = None, seed: int | None = None
+    ) -> tuple[Images, Labels | None]:
+        """Draw ``count`` images and their labels.
+
+        Images are (N, H, W) for grey and (N, H, W, 3) for RGB; labels are None for an unlabelled domain. ``labels``
+        names the classes to draw from, each equally likely; without it they follow the generator's own law. Any number
+        of samples costs no privacy: they are made from what is already released.
+        """
+        if count < 0:
+            raise InputError(f"count: {count} images were asked for; pass 0 or more")
+        if count * int(np.prod(self.domain.shape)) > _MAXIMUM_SAMPLE_BYTES:
+            raise InputError(f"count: {count} images take over {_MAXIMUM_SAMPLE_BYTES} bytes; draw them in parts")
+        device = next(self.generator.parameters()).device
+        random = Randomness().generator(device)
+        if seed is not None:
+            random.manual_seed(_checked_seed(seed))
+        chosen = self._draw_labels(count, labels, random)
+        with torch.inference_mode():
+            images = self.generator.sample(chosen, random).cpu().numpy()
+        pixels = images[:, 0] if images.shape[1] == 1 else images.transpose(0, 2, 3, 1)
+        drawn = chosen.cpu().numpy().astype(np.int64) if self.domain.labelled else None
+        return np.ascontiguousarray(pixels), drawn
+
+    def _draw_labels(self, count: int, labels: Sequence[int] | None, random: torch.Generator) -> torch.Tensor:
+        if labels is None:
+            return self.generator.draw_labels(count, random) if count else torch.empty(0, dtype=torch.long)
+        allowed = _checked_labels(labels, self.domain.classes)
+        picks = torch.randint(len(allowed), (count,), generator=random, device=random.device)
+        return torch.tensor(allowed, device=random.device)[picks]
+
+    def save(self, folder: Path | str, *, allow_seeded: bool = False) -> Path:
+        """Write the release folder: exactly the allowed files, all of them or none.
+
+        An existing folder is replaced only if it is empty or holds a release and nothing else. A run with a seed is
+        refused unless ``allow_seeded``; its certificate keeps the stamp, and ``verify`` refuses it.
+        """
+        from understudy.release.grid import grid_png
+        from understudy.release.model_card import model_card
+
+        if self.certificate.randomness != OS_ENTROPY and not allow_seeded:
+            raise InputError(
+                f"release: the run was {self.certificate.randomness!r}; who knows the seed can remove the noise, so "
+                "train again without a seed, or pass allow_seeded=True to keep it for tests"
+            )
+        weights, config = weights_to_bytes(self.generator), self._config().to_json()
+        hashes = (sha256(weights), sha256(config.encode("utf-8")))
+        certified = (self.certificate.generator_sha256, self.certificate.config_sha256 or hashes[1])
+        if hashes != certified:
+            raise InputError(
+                "release: weights or config were changed after the certificate was made; certify them again"
+            )
+        with folders.new_folder(folder, folders.holds_only_a_release) as place:
+            write_bytes(place / folders.WEIGHTS, weights)
+            write_text(place / folders.CONFIG, config)
+            write_text(place / folders.CERTIFICATE, self.certificate.to_json())
+            write_text(place / folders.MODEL_CARD, model_card(self))
+            write_bytes(place / folders.SAMPLES, grid_png(self))
+        return Path(folder)
+
+    def _config(self) -> ReleaseConfig:
+        return make_config(
+            method=self.method,
+            generator=self.generator.config,
+            domain=self.domain,
+            method_config=self.method_config,
+        )
+
+
+def build_release(
+    method: str,
+    generator: Generator,
+    domain: Domain,
+    method_config: Mapping[str, Any],
+    certificate_fields: Mapping[str, Any],
+) -> Release:
+    """A release with its certificate completed: the hashes are those of the files that ``save`` writes.
+
+    ``certificate_fields`` holds what the run knows (guarantees, events, assumptions, randomness); date and software
+    versions are filled in where they are missing. The generator is put into evaluation mode.
+    """
+    config = make_config(method=method, generator=generator.config, domain=domain, method_config=dict(method_config))
+    fields = {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "software": {name: version(name) for name in ("understudy", "torch", "dp-accounting")},
+        **certificate_fields,
+        "method": method,
+        "generator_sha256": sha256(weights_to_bytes(generator.eval())),
+        "config_sha256": sha256(config.to_json().encode("utf-8")),
+    }
+    return Release(method, generator, parse_certificate(fields), domain, config.method_config)
+
+
+def load(folder: Path | str) -> Release:
+    """A release from its folder, or from the folder of the run that made it.
+
+    Reads JSON and safetensors only, within size limits; weights that do not belong to the certificate are refused. The
+    claim itself is not recomputed here: that is what ``verify`` does.
+    """
+    place = folders.find_release(folder)
+    for name in (folders.CERTIFICATE, folders.CONFIG, folders.WEIGHTS):
+        if not (place / name).is_file():
+            raise InputError(f"release: {place} holds no file {name}; pass the folder of a release or of a run")
+    certificate = read_certificate(place / folders.CERTIFICATE)
+    config = read_config(place / folders.CONFIG)
+    content = read_weights(place / folders.WEIGHTS)
+    if sha256(content) != certificate.generator_sha256:
+        raise InputError(f"release: the weights in {place} are not those that its certificate names; fetch it again")
+    if config.method != certificate.method:
+        raise InputError(f"release: {place} was made by {config.method!r} but certified as {certificate.method!r}")
+    generator = generator_from_bytes(content, config.generator)
+    return Release(config.method, generator, certificate, config.domain, config.method_config)
+
+
+def _checked_seed(seed: int) -> int:
+    if not 0 <= seed < 2**63:
+        raise InputError(f"seed: {seed} does not lie in 0..2^63-1; pass for example seed=1")
+    return seed
+
+
+def _checked_labels(labels: Sequence[int], classes: int | None) -> list[int]:
+    if classes is None:
+        raise InputError("labels: this generator has no classes; leave the labels out")
+    allowed = sorted({int(label) for label in labels})
+    if not allowed:
+        raise InputError(f"labels: none were given; name classes from 0 to {classes - 1}, or leave labels out")
+    wrong = [label for label in allowed if not 0 <= label < classes]
+    if wrong:
+        raise InputError(f"labels: found {wrong[0]}, but this generator knows the classes 0 to {classes - 1}")
+    return allowed

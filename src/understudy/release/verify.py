@@ -1,0 +1,241 @@
+"""``verify``: recompute every claim of a release and compare its files with what its certificate says.
+
+Nothing here trusts the release: a malformed, altered or hostile folder gives failed checks, never an exception.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from understudy.errors import InputError, UnderstudyError
+from understudy.privacy import accounting
+from understudy.privacy.certificate import Certificate, Guarantee, file_sha256, read_certificate
+from understudy.release import folders
+
+PROVES = (
+    "every claim follows from the events in the certificate, by two independently written accountants",
+    "the weights and the config are the ones that the certificate names",
+    "the folder holds the allowed files and nothing else",
+)
+DOES_NOT_PROVE = (
+    "that the events are all that happened to the data: for that you trust whoever trained the generator",
+    "that the declared public facts are public, and that no further runs touched the data",
+    "anything about side channels, floating-point attacks on the noise, or evaluation figures",
+    "anything about README.md and samples.png, which illustrate the release and are not hashed",
+)
+
+_MAXIMUM_EVENTS = 1000
+Value = TypeVar("Value")
+Accountant = Literal["pld", "fourier", "renyi"]
+_CONDITIONS: tuple[Accountant, ...] = ("pld", "fourier")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at: its name, whether it holds, and what was found."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The outcome of ``verify``.
+
+    ``epsilon`` is the headline figure recomputed from the events (the larger of the two accountants), ``claimed`` what
+    the certificate says; both are None where the certificate cannot be read.
+    """
+
+    epsilon: float | None
+    delta: float | None
+    claimed: float | None
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check holds."""
+        return all(check.passed for check in self.checks)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for ``--json`` and the report."""
+        return {
+            "passed": self.passed,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "claimed_epsilon": self.claimed,
+            "checks": [{"name": check.name, "passed": check.passed, "detail": check.detail} for check in self.checks],
+            "proves": list(PROVES),
+            "does_not_prove": list(DOES_NOT_PROVE),
+        }
+
+
+def verify(folder: Path | str) -> Verification:
+    """Check a release folder (or the release of a run folder); only a path that is not there is an error."""
+    place = folders.find_release(folder)
+    listed, readable = _attempt("files", lambda: _check_files(place))
+    files = listed or readable
+    if any((place / name).exists() and not _is_plain(place / name) for name in folders.ALLOWED_FILES):
+        return Verification(None, None, None, (files,))  # a link, pipe or device is never opened
+    certificate, schema = _attempt("certificate", lambda: read_certificate(place / folders.CERTIFICATE))
+    checks = [files, schema]
+    if certificate is None:
+        return Verification(None, None, None, tuple(checks))
+    checks += [_check_weights_hash(place, certificate), _check_config_hash(place, certificate)]
+    checks += [_check_loadable(place, certificate), _check_randomness(certificate)]
+    computed, recomputed = _recompute(certificate)
+    headline = certificate.headline
+    return Verification(computed, headline.delta, headline.epsilon, (*checks, *recomputed))
+
+
+def _attempt(name: str, action: Callable[[], Value], detail: str = "valid (schema 1)") -> tuple[Value | None, Check]:
+    """The value of an action and a check that it worked; hostile input may fail in any way, so all are caught."""
+    try:
+        return action(), Check(name, True, detail)
+    except UnderstudyError as error:
+        return None, Check(name, False, str(error))
+    except Exception as error:
+        return None, Check(name, False, f"{type(error).__name__}: {error}")
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _check_files(place: Path) -> Check:
+    problems = []
+    for entry in sorted(place.iterdir()):
+        if entry.name not in folders.ALLOWED_FILES:
+            problems.append(f"{entry.name!r} is not allowed")
+        elif not _is_plain(entry):
+            problems.append(f"{entry.name!r} is not a plain file")
+    problems += [f"{name!r} is missing" for name in folders.ALLOWED_FILES if not (place / name).exists()]
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        return Check("files", False, "; ".join(problems[:3]) + more)
+    return Check("files", True, f"the {len(folders.ALLOWED_FILES)} allowed files and nothing else")
+
+
+def _check_hash(name: str, path: Path, expected: str) -> Check:
+    found, check = _attempt(name, lambda: file_sha256(path))
+    if found is None or found == expected:
+        return Check(name, check.passed, f"SHA-256 {expected[:12]}... matches" if check.passed else check.detail)
+    return Check(name, False, f"SHA-256 is {found[:12]}..., but the certificate says {expected[:12]}...")
+
+
+def _check_weights_hash(place: Path, certificate: Certificate) -> Check:
+    return _check_hash("weights hash", place / folders.WEIGHTS, certificate.generator_sha256)
+
+
+def _check_config_hash(place: Path, certificate: Certificate) -> Check:
+    if certificate.config_sha256 is None:
+        return Check("config hash", True, "the certificate records none, so the config is not tied to it")
+    return _check_hash("config hash", place / folders.CONFIG, certificate.config_sha256)
+
+
+def _check_loadable(place: Path, certificate: Certificate) -> Check:
+    return _attempt("generator", lambda: _load_and_compare(place, certificate), "weights and config fit together")[1]
+
+
+def _load_and_compare(place: Path, certificate: Certificate) -> None:
+    from understudy.release.config import read_config
+    from understudy.release.weights import generator_from_bytes, read_weights
+
+    config = read_config(place / folders.CONFIG)
+    if config.method != certificate.method:
+        raise InputError(f"the config says method {config.method!r}, but the certificate {certificate.method!r}")
+    unstated = [item for item in config.domain.assumed_public() if item not in certificate.assumed_public]
+    if certificate.assumed_public and unstated:
+        raise InputError(f"the config declares {unstated[0]!r}, but the certificate does not list it as assumed public")
+    generator_from_bytes(read_weights(place / folders.WEIGHTS), config.generator)
+
+
+def _check_randomness(certificate: Certificate) -> Check:
+    from understudy.privacy.randomness import OS_ENTROPY
+
+    if certificate.randomness == OS_ENTROPY:
+        return Check("randomness", True, "drawn from the operating system")
+    return Check("randomness", False, f"{certificate.randomness!r}: noise that can be repeated can be removed")
+
+
+def _recompute(certificate: Certificate) -> tuple[float | None, list[Check]]:
+    """The headline figure and the checks of every guarantee."""
+    if len(certificate.events) > _MAXIMUM_EVENTS:
+        return None, [
+            Check("events", False, f"{len(certificate.events)} events; at most {_MAXIMUM_EVENTS} are accounted")
+        ]
+    headline: float | None = None
+    checks: list[Check] = []
+    for number, guarantee in enumerate(certificate.guarantees, start=1):
+        name = f"guarantee {number}"
+        checks += [_check_delta(name, guarantee), _check_supported(name, guarantee, certificate)]
+        if not (checks[-1].passed and checks[-2].passed):
+            continue
+        figures, accounted = _account(name, guarantee, certificate)
+        checks += accounted
+        if number == 1:
+            headline = max(figures) if figures else None
+    return headline, checks
+
+
+def _check_delta(name: str, guarantee: Guarantee) -> Check:
+    """The parts of delta may not add up to more than delta, and something must be left for the accountants."""
+    name = f"{name}: delta"
+    parts = guarantee.delta_parts
+    if parts is None:
+        return Check(name, True, f"delta {guarantee.delta:g} is spent on the events alone")
+    total, left = math.fsum(parts.values()), guarantee.accounted_delta
+    shown = " + ".join(f"{value:g} ({part})" for part, value in parts.items())
+    if total > guarantee.delta * (1 + 1e-9) or left <= 0:
+        return Check(name, False, f"the parts {shown} exceed delta {guarantee.delta:g}")
+    if "accountant" in parts and not math.isclose(total, guarantee.delta, rel_tol=1e-9):
+        return Check(name, False, f"the parts {shown} do not add up to delta {guarantee.delta:g}")
+    return Check(name, True, f"{shown} within delta {guarantee.delta:g}")
+
+
+def _check_supported(name: str, guarantee: Guarantee, certificate: Certificate) -> Check:
+    """Refuse a claim that the accountants do not prove: only add-remove against the public uses secret sampling.
+
+    A viewer that saw the sampling, or a neighbour in which a unit is replaced, is covered where every event is an
+    unsampled Gaussian whose sensitivity is that of a replaced answer ("2C").
+    """
+    name = f"{name}: kind"
+    words = f"{guarantee.unit}, {guarantee.adjacency}, against {guarantee.viewer}"
+    if (guarantee.adjacency, guarantee.viewer) == ("add-remove", "public"):
+        return Check(name, True, words)
+    if all(event.sampling.kind == "none" and event.sensitivity == "2C" for event in certificate.events):
+        return Check(name, True, f"{words}: no sampling, sensitivity 2C")
+    return Check(name, False, f"{words}: no accountant proves this claim from these events")
+
+
+def _account(name: str, guarantee: Guarantee, certificate: Certificate) -> tuple[list[float], list[Check]]:
+    """Both accountants against the claim, and RDP beside them for the reader."""
+    figures, checks = [], []
+    for accountant in _CONDITIONS:
+        value, check = _epsilon(f"{name}: {accountant}", accountant, guarantee, certificate)
+        if value is not None:
+            figures.append(value)
+            relation = "at or below" if value <= guarantee.epsilon else "above"
+            detail = f"epsilon {value:.6f} {relation} the claimed {guarantee.epsilon:g} at delta {guarantee.delta:g}"
+            check = Check(check.name, value <= guarantee.epsilon, detail)
+        checks.append(check)
+    renyi, check = _epsilon(f"{name}: renyi", "renyi", guarantee, certificate)
+    if renyi is None:
+        sanity = f"not available ({check.detail})"
+    elif figures and renyi < min(figures):
+        sanity = f"epsilon {renyi:.4f}, unexpectedly below the accountants above"
+    else:
+        sanity = f"epsilon {renyi:.4f}, not below the accountants above, as it should be"
+    return figures, [*checks, Check(check.name, True, f"{sanity} (for information)")]
+
+
+def _epsilon(
+    name: str, accountant: Accountant, guarantee: Guarantee, certificate: Certificate
+) -> tuple[float | None, Check]:
+    """What one accountant makes of the events, at the part of delta that is left to it."""
+    delta = guarantee.accounted_delta
+    return _attempt(name, lambda: accounting.epsilon(certificate.events, delta, accountant=accountant))

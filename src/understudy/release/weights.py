@@ -1,0 +1,93 @@
+"""Weights of a release: bytes of one safetensors file. Nothing is built before names, shapes and types are checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from understudy.errors import InputError
+from understudy.models.generator import Generator, GeneratorConfig, build_generator
+
+_MAXIMUM_BYTES = 2 * 2**30
+_TYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
+
+
+def weights_to_bytes(generator: Generator) -> bytes:
+    """The generator's state as a safetensors file; the same weights give the same bytes."""
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in generator.state_dict().items()}
+    broken = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
+    if broken:
+        raise InputError(f"generator: {broken[0]} holds values that are not finite; a broken generator is not released")
+    return bytes(save(tensors))
+
+
+def sha256(content: bytes) -> str:
+    """The SHA-256 of bytes."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_weights(path: Path) -> bytes:
+    """The bytes of a weights file of reasonable size."""
+    try:
+        if path.stat().st_size > _MAXIMUM_BYTES:
+            raise InputError(f"weights: {path} is larger than {_MAXIMUM_BYTES} bytes; it is not a generator")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"weights: {path} cannot be read ({error.strerror}); is this a release folder?") from None
+
+
+def generator_from_bytes(content: bytes, config: GeneratorConfig) -> Generator:
+    """The generator that a config describes, with these weights, ready to draw from.
+
+    The file's header is compared with the network's shapes, which are found without allocating memory: a config that
+    asks for a huge network is refused unless the file really holds it.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    found, expected = _header(content), _expected(config)
+    if found.keys() != expected.keys():
+        name = min(found.keys() ^ expected.keys())
+        raise InputError(
+            f"weights: tensor {name!r} is {'not expected' if name in found else 'missing'} for this config"
+        )
+    for name, wanted in expected.items():
+        if found[name] != wanted:
+            raise InputError(f"weights: tensor {name!r} is {found[name]}, but the config needs {wanted}")
+    generator = build_generator(config)
+    try:
+        generator.load_state_dict(load(content))
+    except (SafetensorError, RuntimeError, ValueError) as error:
+        raise InputError(f"weights: the file cannot be read ({error}); it is damaged") from None
+    if not all(torch.isfinite(tensor).all() for tensor in generator.state_dict().values()):
+        raise InputError("weights: they hold values that are not finite; the file is damaged")
+    return generator.eval().requires_grad_(False)
+
+
+def _expected(config: GeneratorConfig) -> dict[str, str]:
+    with torch.device("meta"):
+        state = build_generator(config).state_dict()
+    return {name: _describe(_TYPES.get(tensor.dtype), list(tensor.shape)) for name, tensor in state.items()}
+
+
+def _header(content: bytes) -> dict[str, str]:
+    """What a safetensors file says it holds: name to type and shape."""
+    try:
+        (length,) = struct.unpack("<Q", content[:8])
+        header = json.loads(content[8 : 8 + length])
+        return {
+            name: _describe(entry["dtype"], entry["shape"]) for name, entry in header.items() if name != "__metadata__"
+        }
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise InputError("weights: the file is not in the safetensors format; it is damaged") from None
+
+
+def _describe(kind: Any, shape: list[int]) -> str:
+    return f"{kind} of shape {'x'.join(str(side) for side in shape) or 'scalar'}"
