@@ -28,18 +28,30 @@ def export(
     ``.npz`` holds the arrays ``images`` and ``labels``, ``.parquet`` the columns ``image`` (PNG bytes) and ``label``; a
     path without an ending is a new folder of PNGs. ``class_names`` name its sub-folders, made safe for a file system.
     """
-    path = Path(destination)
+    path = check_destination(destination)
     if labels is not None and len(labels) != len(images):
         raise InputError(f"labels: {len(labels)} for {len(images)} images; pass one for each")
     if path.suffix == ".npz":
         _write_file(path, lambda place: _write_npz(place, images, labels))
     elif path.suffix == ".parquet":
-        _require_pyarrow()
         _write_file(path, lambda place: _write_parquet(place, images, labels))
-    elif path.suffix == "" or path.is_dir():
-        _write_folder(path, images, labels, class_names)
     else:
+        _write_folder(path, images, labels, class_names)
+    return path
+
+
+def check_destination(destination: Path | str) -> Path:
+    """The destination as a path, refused before any work if nothing can be written under that name."""
+    path = Path(destination)
+    if path.suffix in (".npz", ".parquet"):
+        if path.is_dir():
+            raise InputError(f"output: {path} is a folder; choose another name")
+        if path.suffix == ".parquet":
+            _require_pyarrow()
+    elif path.suffix and not path.is_dir():
         raise InputError(f"output: {path} ends in {path.suffix!r}; use .npz, .parquet, or a folder without an ending")
+    elif path.is_dir() and any(path.iterdir()):
+        raise InputError(f"output: {path} holds other files already; choose another folder or empty it")
     return path
 
 
@@ -47,8 +59,6 @@ def _write_file(path: Path, write: Callable[[Path], None]) -> None:
     """Write a file aside and move it into place."""
     temporary = path.with_name(f".{path.name}.partial")
     try:
-        if path.is_dir():
-            raise InputError(f"output: {path} is a folder; choose another name")
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
         with temporary.open("rb") as file:

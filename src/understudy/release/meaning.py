@@ -11,6 +11,7 @@ import math
 from decimal import ROUND_CEILING, Decimal
 
 from understudy.privacy.certificate import Guarantee
+from understudy.privacy.events import Event
 
 _LARGEST_EXPONENT = 700.0  # exp overflows above
 
@@ -94,3 +95,19 @@ def in_words(guarantee: Guarantee) -> list[str]:
             "experience and not proof. A smaller epsilon promises more."
         )
     return sentences
+
+
+def event_in_words(event: Event) -> str:
+    """One kind of access to private data as a sentence."""
+    sampling = {
+        "none": "of all units",
+        "poisson": f"of a secret sample, each unit with probability {getattr(event.sampling, 'rate', 1):g}",
+        "routed": f"of one of {getattr(event.sampling, 'subsets', 1)} subsets, drawn secretly for each query",
+        "revealed": f"of one of {getattr(event.sampling, 'subsets', 1)} subsets, the draw being treated as known",
+    }[event.sampling.kind]
+    purpose = f" ({event.purpose})" if event.purpose else ""
+    times = "time" if event.count == 1 else "times"
+    return (
+        f"{event.count:,} {times} a {event.mechanism} mechanism with noise multiplier {event.noise_multiplier:g} "
+        f"{sampling}{purpose}"
+    )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
-from understudy.privacy.events import Event
 from understudy.privacy.randomness import OS_ENTROPY
-from understudy.release.meaning import claim, in_words
+from understudy.release.meaning import claim, event_in_words, in_words
 
 if TYPE_CHECKING:
     from understudy.release.release import Release
@@ -63,22 +62,6 @@ def model_card(release: Release) -> str:
         _LIMITS + "\n".join(f"  - {plain(item)}" for item in certificate.not_covered or ("side channels",)) + "\n",
     ]
     return "\n".join(parts)
-
-
-def event_in_words(event: Event) -> str:
-    """One kind of access to private data as a sentence."""
-    sampling = {
-        "none": "of all units",
-        "poisson": f"of a secret sample, each unit with probability {getattr(event.sampling, 'rate', 1):g}",
-        "routed": f"of one of {getattr(event.sampling, 'subsets', 1)} subsets, drawn secretly for each query",
-        "revealed": f"of one of {getattr(event.sampling, 'subsets', 1)} subsets, the draw being treated as known",
-    }[event.sampling.kind]
-    purpose = f" ({event.purpose})" if event.purpose else ""
-    times = "time" if event.count == 1 else "times"
-    return (
-        f"{event.count:,} {times} a {event.mechanism} mechanism with noise multiplier {event.noise_multiplier:g} "
-        f"{sampling}{purpose}"
-    )
 
 
 def plain(text: str) -> str:

@@ -1,0 +1,77 @@
+"""``understudy demo``: the whole way on the bundled digits, without any download."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from understudy.cli.options import DataOptions, Json, print_json
+
+NAME = "demo"
+_METHOD, _EPSILON, _DELTA = "dp-merf", 10.0, 1e-5
+_SAMPLES = 5000
+
+
+def command(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the run, the samples and the report.")] = Path("demo"),
+    as_json: Json = False,
+) -> None:
+    """Train on the bundled digits, sample, evaluate, report and verify; run again, it continues where it was."""
+    from understudy.cli.verify import conclude
+    from understudy.release.verify import verify
+    from understudy.report.report import write_report
+
+    def say(text: str) -> None:
+        typer.echo(text, err=as_json)
+
+    run = out / "run"
+    say(f"1/5  train {_METHOD} on the bundled digits, epsilon {_EPSILON:g}, delta {_DELTA:g}")
+    _train(run, say)
+    say(f"2/5  draw {_SAMPLES} samples")
+    _sample(run, out / "samples.npz")
+    say("3/5  train a classifier on samples, test it on real digits that were held out")
+    accuracy = _evaluate(run)
+    say(f"     accuracy {100 * accuracy:.1f} % (not private: do not publish; these digits are public)")
+    say("4/5  write the report")
+    page = write_report([run], out / "report.html")
+    say("5/5  verify the release")
+    result = verify(run)
+    if as_json:
+        print_json({"report": str(page), "run": str(run), "accuracy": accuracy, **result.as_dict()})
+    else:
+        typer.echo(f"report: {page}")
+    conclude(run, result, quiet=as_json)
+
+
+def _train(run: Path, say: Callable[[str], None]) -> None:
+    """Train, continue an interrupted demo, or keep a finished one: nothing is ever deleted."""
+    from understudy.cli.train import Request, continue_run, start_run
+
+    source = DataOptions("digits")
+    request = Request(_METHOD, run, _EPSILON, _DELTA, {}, None)
+    if (run / "release").is_dir():
+        say(f"     {run} holds a finished run; it is used again (remove {run.parent} for a fresh one)")
+    elif (run / "run.json").exists():
+        continue_run(request, source)
+    else:
+        start_run(request, source)
+
+
+def _sample(run: Path, destination: Path) -> None:
+    from understudy.release.export import export
+    from understudy.release.release import load
+
+    release = load(run)
+    images, labels = release.sample(_SAMPLES)
+    export(images, labels, destination, release.domain.class_names)
+
+
+def _evaluate(run: Path) -> float:
+    from understudy.cli.evaluate import evaluate_release
+
+    digits = DataOptions("digits")
+    result = evaluate_release(run, (digits, digits, "test"), "cnn", _SAMPLES)
+    return float(result["cnn_accuracy"])

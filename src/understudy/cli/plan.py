@@ -1,0 +1,78 @@
+"""``understudy plan``: noise, steps, memory and time of a run, before any data is touched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from understudy.cli.options import ConfigFile, Json, Settings, parse_shape, print_json, read_settings
+
+if TYPE_CHECKING:
+    from understudy.methods.base import Plan
+
+NAME = "plan"
+
+
+def command(
+    method: Annotated[str, typer.Argument(help="One of `understudy methods`.")],
+    records: Annotated[int, typer.Option("--records", help="Declared, public number of records.")],
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Privacy budget: epsilon.")],
+    delta: Annotated[float, typer.Option("--delta", help="Privacy budget: delta.")],
+    classes: Annotated[int, typer.Option("--classes", help="Number of classes; 0: unlabelled.")] = 10,
+    shape: Annotated[str, typer.Option("--shape", help="Channels x height x width.")] = "1x28x28",
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a run would do and cost, without data."""
+    from understudy.data.options import declare_domain
+    from understudy.methods.configuration import build_config
+    from understudy.methods.registry import get_method
+    from understudy.privacy.budget import Budget
+
+    budget = Budget(epsilon, delta)
+    channels, height, width = parse_shape(shape)
+    domain = declare_domain(shape=(channels or 1, height, width), classes=classes or None, nominal_records=records)
+    implementation = get_method(method)
+    values = build_config(implementation.config_type, read_settings(config, settings))
+    result = implementation.plan(values, domain, budget)
+    if as_json:
+        print_json(result.as_dict() | {"affordable": result.epsilon <= budget.epsilon})
+    else:
+        typer.echo(_describe(result))
+    if result.epsilon > budget.epsilon:
+        from understudy.errors import BudgetError
+
+        raise BudgetError(
+            f"budget: this plan costs epsilon {result.epsilon:g} at delta {delta:g}, but only {epsilon:g} is allowed; "
+            "raise privacy.noise_multiplier or leave it out to have it calibrated"
+        )
+
+
+def _describe(plan: Plan) -> str:
+    rows = [
+        ("method", plan.method),
+        ("epsilon", f"{plan.epsilon:.4f} of {plan.budget.epsilon:g} (delta {plan.budget.delta:g})"),
+        ("noise multiplier", f"{plan.config.privacy.noise_multiplier:.6g}"),
+        ("steps", f"{plan.steps:,}"),
+        *(("event", _event(event)) for event in plan.events),
+        ("memory", f"about {max(1, round(plan.memory_bytes / 2**20)):,} MiB"),
+        ("time", f"about {_duration(plan.seconds)} on two CPU cores"),
+        *(("assumed public", statement) for statement in plan.domain.assumed_public()),
+    ]
+    return "\n".join(f"{name:<18}{value}" for name, value in rows)
+
+
+def _event(event: object) -> str:
+    from understudy.privacy.events import Event
+    from understudy.release.meaning import event_in_words
+
+    assert isinstance(event, Event)
+    return event_in_words(event)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

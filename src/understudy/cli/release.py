@@ -1,0 +1,44 @@
+"""``understudy release``: package what an interrupted run has, charged for its whole plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from understudy.cli.options import Json, print_json
+
+if TYPE_CHECKING:
+    from understudy.release.release import Release
+
+NAME = "release"
+
+
+def command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    to: Annotated[Path | None, typer.Option("--to", help="Also write the release to this folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Release a run as it stands; a run released early is charged for its plan."""
+    release = _current_release(run)
+    place = run / "release" if to is None else release.save(to)
+    headline = release.certificate.headline
+    if as_json:
+        print_json({"release": str(place), "epsilon": headline.epsilon, "delta": headline.delta})
+        return
+    from understudy.release.meaning import claim
+
+    typer.echo(f"{claim(headline)}: the release is in {place} ({release.certificate.stopped_because or 'complete'})")
+
+
+def _current_release(run: Path) -> Release:
+    """The finished release of the run, or an early one of its newest checkpoint."""
+    from understudy.release.release import load
+    from understudy.workflow import release_early
+
+    if (run / "release").is_dir():
+        finished = load(run)
+        if "early" not in (finished.certificate.stopped_because or ""):
+            return finished
+    return release_early(run)
