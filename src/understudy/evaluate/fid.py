@@ -1,0 +1,176 @@
+"""Fréchet Inception distance (FID) between a set of images and a reference set.
+
+Only the 2015 Inception network gives a figure called ``fid``. Without its weights, the same distance over the features
+of a small classifier trained on the real data is offered as ``fid[lenet]``: of use to compare runs on one data set, not
+to compare with published figures.
+
+Privacy: the figure and the statistics of the reference set are computed from real data without noise. They are not
+covered by any guarantee; the statistics are kept on disk only in a folder that the caller names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+import warnings
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from understudy.errors import InputError
+from understudy.evaluate.checks import Images, check_images, check_same_shape
+from understudy.evaluate.cnn import PREDICTION_BATCH, TrainedCnn
+from understudy.evaluate.frechet import FeatureStatistics, StreamingStatistics, frechet_distance
+from understudy.evaluate.inception import InceptionFeatures
+
+PUBLISHED_SAMPLES, PUBLISHED_REFERENCE = 60_000, 10_000
+
+
+class FeatureNetwork(Protocol):
+    """What a Fréchet distance needs of a network."""
+
+    name: str
+    key: str
+    dimensions: int
+
+    def batches(self, images: Images) -> Iterator[Tensor]:
+        """Feature vectors of the images, batch by batch."""
+
+
+class LenetFeatures:
+    """The dense features of a classifier trained on the real data, for ``fid[lenet]``."""
+
+    def __init__(self, classifier: TrainedCnn) -> None:
+        self.classifier = classifier
+        self.name = "lenet"
+        self.key = ""  # trained afresh each time, so its statistics are never kept
+        self.dimensions = classifier.config.hidden
+
+    def batches(self, images: Images) -> Iterator[Tensor]:
+        """The dense activations of the images."""
+        for start in range(0, len(images), PREDICTION_BATCH):
+            yield self.classifier.features(images[start : start + PREDICTION_BATCH])
+
+
+@dataclass(frozen=True)
+class FidConfig:
+    """Choices of a Fréchet distance that do not change which network is used."""
+
+    allow_few: bool = False  # score sets that are too small for a covariance of full rank, with a warning
+    statistics_cache: Path | None = None  # folder for statistics of reference sets; private like the images
+
+
+@dataclass(frozen=True)
+class FidResult:
+    """A Fréchet distance with all that is needed to read it."""
+
+    name: str  # "fid", or "fid[lenet]"
+    value: float
+    samples: int
+    reference_samples: int
+    network: str
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**self.__dict__, "notes": list(self.notes)}
+
+
+def fid(images: Images, reference: Images, network: FeatureNetwork, config: FidConfig | None = None) -> FidResult:
+    """Distance of ``images`` from ``reference``, which is the real test set in the published protocol."""
+    config = config or FidConfig()
+    started = time.perf_counter()
+    check_images(images, "images")
+    check_images(reference, "reference")
+    check_same_shape(images, reference)
+    check_counts(len(images), len(reference), network.dimensions, config.allow_few)
+    notes = _notes(len(images), len(reference), network.dimensions)
+    real = reference_statistics(reference, network, config.statistics_cache)
+    value = frechet_distance(real, feature_statistics(images, network))
+    name = "fid" if isinstance(network, InceptionFeatures) else f"fid[{network.name}]"
+    seconds = time.perf_counter() - started
+    return FidResult(name, value, len(images), len(reference), network.name, seconds, notes)
+
+
+def feature_statistics(images: Images, network: FeatureNetwork) -> FeatureStatistics:
+    """Mean and covariance of the features of all images, one batch in memory at a time."""
+    statistics: StreamingStatistics | None = None
+    for features in network.batches(images):
+        statistics = statistics or StreamingStatistics(network.dimensions, features.device)
+        statistics.update(features)
+    if statistics is None:
+        raise InputError("images: no image at all; pass at least two")
+    return statistics.result()
+
+
+def reference_statistics(images: Images, network: FeatureNetwork, cache: Path | None) -> FeatureStatistics:
+    """As :func:`feature_statistics`, kept in the folder ``cache`` under the hash of the images and of the network."""
+    if cache is None or not network.key:
+        return feature_statistics(images, network)
+    path = Path(cache) / f"statistics-{_content_hash(images, network.key)}.npz"
+    statistics = _load(path, network.dimensions)
+    if statistics is None:
+        statistics = feature_statistics(images, network)
+        _save(path, statistics)
+    return statistics
+
+
+def check_counts(samples: int, reference: int, dimensions: int, allow_few: bool = False) -> None:
+    """Refuse sets too small for a covariance of full rank over so many features, unless few are allowed."""
+    for name, count in (("images", samples), ("reference", reference)):
+        if count < 2 or (count <= dimensions and not allow_few):
+            raise InputError(
+                f"{name}: {count} images, but a stable score over {dimensions} features needs at least "
+                f"{dimensions + 1}, and published figures use {PUBLISHED_SAMPLES} against {PUBLISHED_REFERENCE}; "
+                "pass more images, or allow_few=True for a biased score"
+            )
+
+
+def _notes(samples: int, reference: int, dimensions: int) -> tuple[str, ...]:
+    """What a reader of the score must know about the number of images; too few are also warned of."""
+    notes = []
+    for name, count in (("images", samples), ("reference", reference)):
+        if count <= dimensions:
+            notes.append(f"{name}: {count} are too few for a stable score over {dimensions} features; it is biased")
+            warnings.warn(notes[-1], stacklevel=3)
+    if (samples, reference) != (PUBLISHED_SAMPLES, PUBLISHED_REFERENCE):
+        notes.append(f"published figures use {PUBLISHED_SAMPLES} images against {PUBLISHED_REFERENCE}")
+    return tuple(notes)
+
+
+def _content_hash(images: Images, network_key: str) -> str:
+    digest = hashlib.sha256(f"frechet-1|{network_key}|{images.shape}|".encode())
+    digest.update(np.ascontiguousarray(images).data)
+    return digest.hexdigest()
+
+
+def _load(path: Path, dimensions: int) -> FeatureStatistics | None:
+    """Kept statistics, or None where there are none or the file is damaged."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            statistics = FeatureStatistics(int(archive["count"]), archive["mean"], archive["covariance"])
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
+        return None
+    whole = statistics.mean.shape == (dimensions,) and statistics.covariance.shape == (dimensions, dimensions)
+    return statistics if whole and statistics.count >= 2 else None
+
+
+def _save(path: Path, statistics: FeatureStatistics) -> None:
+    """Write the file in one move, readable by its owner only."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npz.tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            np.savez(file, count=statistics.count, mean=statistics.mean, covariance=statistics.covariance)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
