@@ -165,9 +165,9 @@ def normalise_labels(labels: NDArray[Any], records: int, classes: int) -> NDArra
         wrong = labels[~np.isfinite(labels) | (labels != np.floor(labels))]
         if wrong.size:
             raise InputError(f"labels: found {wrong[0]:g}; pass whole numbers from 0 to {classes - 1}")
-    extreme = max(abs(labels.max()), abs(labels.min()), key=float) if labels.dtype.kind in "uf" and labels.size else 0
-    if extreme > 2**62:
-        raise InputError(f"labels: found {extreme:g}, but classes={classes} was declared; renumber or drop them")
+    too_far = labels[(labels > 2.0**62) | (labels < -(2.0**62))]
+    if too_far.size:
+        raise InputError(f"labels: found {too_far[0]:g}, but classes={classes} was declared; renumber or drop them")
     numbers = labels.astype(np.int64)
     check_label_range(numbers, classes)
     return numbers

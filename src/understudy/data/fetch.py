@@ -81,7 +81,8 @@ def _from_mirror(url: str, remote: RemoteFile, path: Path, advance: Advance) -> 
             _transfer(url, remote, part, advance)
         except _BrokenError as error:
             if attempt == _ATTEMPTS:
-                raise _MirrorError(f"{error} (kept what arrived, so the next try goes on from there)") from None
+                kept = ", kept what arrived: the next try goes on from there" if part.is_file() else ""
+                raise _MirrorError(f"{error}{kept}") from None
             continue
         found = _sha256(part)
         if found == remote.sha256:

@@ -42,8 +42,8 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     except (OSError, EOFError, zlib.error, struct.error) as error:
         raise InputError(f"{path}: cannot be read as an IDX file ({error}); copy or fetch it again") from None
     if len(content) != expected:
-        found = "more" if len(content) > expected else f"only {len(content)}"
-        raise InputError(f"{path}: holds {found} than the {expected} bytes its header says; copy or fetch it again")
+        found = "more than" if len(content) > expected else f"only {len(content)} of"
+        raise InputError(f"{path}: holds {found} the {expected} bytes its header says; copy or fetch it again")
     return np.frombuffer(content, dtype=np.uint8).reshape(shape).copy()
 
 

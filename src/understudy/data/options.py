@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -85,15 +86,20 @@ def declare_domain(**values: object) -> Domain:
         raise InputError(first_sentence(error)) from None
 
 
+def positive_whole(name: str, value: object, example: int) -> int:
+    """A positive whole number of any integer type; fractions, truth values and text are refused."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise InputError(f"{name}: {value!r} is not a positive whole number; pass for example {name}={example}")
+    return int(value)
+
+
 def require_records(records: int | None) -> int:
     """The declared number of records; there is no default, because the true number is private."""
     if records is None:
         raise InputError(
             "records: the number of records was not declared; pass records=N, a public size (it need not be exact)"
         )
-    if isinstance(records, bool) or not isinstance(records, int) or records < 1:
-        raise InputError(f"records: {records!r} is not a positive whole number; pass for example records=10000")
-    return records
+    return positive_whole("records", records, example=10_000)
 
 
 def require_clients(options: SourceOptions) -> int:
@@ -117,8 +123,7 @@ def require_classes(classes: int | None, options: SourceOptions) -> int:
     if classes is None:
         assert names is not None
         return len(names)
-    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
-        raise InputError(f"classes: {classes!r} is not a positive whole number; pass for example classes=10")
+    classes = positive_whole("classes", classes, example=10)
     if names is not None and len(names) != classes:
         raise InputError(
             f"class_names: {len(names)} names, but classes={classes} was declared; pass one name per class"

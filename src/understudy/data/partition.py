@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from understudy.data.dataset import ImageDataset, Unit
 from understudy.data.draws import Bits, uniform_integers
 from understudy.data.npz import array_names, read_array, write_arrays
+from understudy.data.options import positive_whole
 from understudy.errors import InputError
 
 _ARRAYS = ("assignment", "subsets", "unit", "fingerprint")
@@ -57,8 +58,7 @@ class Partition:
         operating-system entropy in a run that is released.
         """
         nominal = data.nominal_units(unit)
-        if isinstance(subsets, bool) or not isinstance(subsets, int) or subsets < 1:
-            raise InputError(f"subsets: {subsets!r} is not a positive whole number; pass for example subsets=100")
+        subsets = positive_whole("subsets", subsets, example=100)
         if subsets > nominal:
             raise InputError(
                 f"subsets: {subsets}, but only {nominal} nominal {unit}s are declared; pass at most {nominal}"

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from understudy.data import SourceOptions, load, npz
+from understudy.errors import InputError
+
+IMAGES = np.arange(4 * 64, dtype=np.uint8).reshape(4, 8, 8)
+LABELS = np.array([0, 1, 2, 0])
+
+
+def test_images_and_labels_under_either_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=IMAGES, y=LABELS)
+    np.savez_compressed(tmp_path / "b.npz", images=IMAGES, labels=LABELS)
+    first = load(tmp_path / "a.npz", records=9, classes=3)
+    second = load(str(tmp_path / "b.npz"), records=9, classes=3)
+    assert first.fingerprint() == second.fingerprint()
+    assert (first.name, second.name) == ("a", "b")
+
+
+def test_train_and_test_layout(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x_train=IMAGES, y_train=LABELS, x_test=IMAGES[:1], y_test=LABELS[:1])
+    assert len(load(tmp_path / "a.npz", records=9, classes=3)) == 4
+    assert len(load(tmp_path / "a.npz", split="test", records=9, classes=3)) == 1
+
+
+def test_clients_are_read_only_when_asked_for(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=IMAGES, y=LABELS, writer=np.array([7, 7, 3, 3]))
+    assert load(tmp_path / "a.npz", records=9, classes=3).client_ids is None
+    data = load(tmp_path / "a.npz", records=9, classes=3, options=SourceOptions(clients=True, nominal_clients=2))
+    assert data.client_ids is not None
+    assert data.client_ids.tolist() == [1, 1, 0, 0]
+
+
+def test_unlabelled(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=IMAGES, y=np.array(["not", "read", "at", "all"]))
+    assert load(tmp_path / "a.npz", records=9, options=SourceOptions(unlabelled=True)).labels is None
+    np.savez(tmp_path / "b.npz", x=IMAGES)
+    assert load(tmp_path / "b.npz", records=9).labels is None
+
+
+def refused(path: Path, split: str = "train", options: SourceOptions | None = None) -> str:
+    with pytest.raises(InputError) as caught:
+        load(path, split=split, records=9, classes=3, options=options)
+    return str(caught.value)
+
+
+def test_missing_arrays(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", pictures=IMAGES)
+    assert "holds pictures, but no images for train; name them x or images" in refused(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", x=IMAGES, y=LABELS)
+    assert "holds one set only; pass the path of the test set" in refused(tmp_path / "b.npz", "test")
+    clients = SourceOptions(clients=True, nominal_clients=2)
+    assert "no array writer or clients; add it" in refused(tmp_path / "b.npz", options=clients)
+
+
+def test_objects_are_never_unpickled(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.array([object()]), y=LABELS)
+    assert "array 'x' holds Python objects, which could run code" in refused(tmp_path / "a.npz")
+
+
+def test_damaged_archives(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", x=np.random.default_rng(0).integers(0, 255, (50, 8, 8), dtype=np.uint8))
+    whole = (tmp_path / "a.npz").read_bytes()
+    (tmp_path / "short.npz").write_bytes(whole[:-40])
+    assert "not a readable .npz archive" in refused(tmp_path / "short.npz")
+    (tmp_path / "text.npz").write_text("hello")
+    assert "not a readable .npz archive" in refused(tmp_path / "text.npz")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    assert "not a readable .npz archive" in refused(tmp_path / "empty.npz")
+    middle = bytearray(whole)
+    middle[len(whole) // 2] ^= 0xFF
+    (tmp_path / "flipped.npz").write_bytes(middle)
+    assert "array 'x' cannot be read" in refused(tmp_path / "flipped.npz")
+
+
+def header_only(path: Path, shape: tuple[int, ...]) -> Path:
+    """An archive whose header promises an array that is not there."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", buffer.getvalue())
+    return path
+
+
+def test_a_header_that_promises_too_much_takes_no_memory(tmp_path: Path) -> None:
+    assert "at most 8589934592 are read" in refused(header_only(tmp_path / "a.npz", (10**12, 64, 64)))
+    assert "shorter than its header says" in refused(header_only(tmp_path / "b.npz", (10**4, 64, 64)))
+
+
+def test_a_bomb_is_refused_by_its_declared_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(npz, "LIMIT_BYTES", 10_000)
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros((1000, 8, 8), dtype=np.uint8))
+    assert "at most 10000 are read, so split or shrink it" in refused(tmp_path / "a.npz")
+
+
+def test_writing_is_atomic_and_refuses_objects(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "a.npz"
+    npz.write_arrays(target, {"x": IMAGES})
+    with pytest.raises(ValueError, match="Python objects"):
+        npz.write_arrays(target, {"x": np.array([object()])})
+    assert [path.name for path in target.parent.iterdir()] == ["a.npz"]
+    assert np.array_equal(npz.read_array(target, "x"), IMAGES)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "a.npz"
+    npz.write_arrays(target, {"x": IMAGES})
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("understudy.data.npz.os.fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        npz.write_arrays(target, {"x": IMAGES[:1]})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+    assert np.array_equal(npz.read_array(target, "x"), IMAGES)
