@@ -1,0 +1,62 @@
+"""Disjoint subsets as a padded table on the device, and batches drawn inside each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from understudy.errors import InputError
+
+
+@dataclass(frozen=True)
+class SubsetTable:
+    """The records of each subset: ``members`` (K, longest) padded with zeros, and ``sizes`` (K,).
+
+    Privacy: both are private; they stay in the run folder.
+    """
+
+    members: Tensor
+    sizes: Tensor
+
+    @classmethod
+    def from_assignment(cls, assignment: Tensor, subsets: int) -> SubsetTable:
+        """From each record's subset index (records,), every index in 0..subsets-1; a subset may stay empty."""
+        if len(assignment) and (int(assignment.min()) < 0 or int(assignment.max()) >= subsets):
+            raise InputError(f"assignment: a subset index lies outside 0..{subsets - 1}; draw it for {subsets} subsets")
+        sizes = torch.bincount(assignment, minlength=subsets)
+        order = torch.argsort(assignment, stable=True)
+        starts = sizes.cumsum(0) - sizes
+        places = torch.arange(len(order), device=order.device) - starts[assignment[order]]
+        members = order.new_zeros(subsets, max(1, int(sizes.max())))
+        members[assignment[order], places] = order
+        return cls(members, sizes)
+
+    @property
+    def nonempty(self) -> Tensor:
+        """Which subsets (K,) hold any record: the ``active`` of a bank."""
+        return self.sizes > 0
+
+    def draw(self, critics: slice | Tensor, batch: int, generator: torch.Generator | None = None) -> Tensor:
+        """Record indices (k, batch), uniform with replacement inside each subset; -1 where a subset is empty.
+
+        Privacy: row k depends on subset k and on randomness of fixed shape; the draw is never released.
+        """
+        sizes = self.sizes[critics].unsqueeze(1)
+        uniform = torch.rand(len(sizes), batch, device=sizes.device, generator=generator)
+        places = (uniform * sizes).long().minimum(sizes - 1).clamp_min(0)
+        return torch.where(sizes > 0, self.members[critics].gather(1, places), -1)
+
+
+def take(images: Tensor, labels: Tensor | None, records: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Images (k, batch, ...) as floats in 0..1, and labels, of drawn records; zeros where the index is -1.
+
+    Privacy: returns private records, each to the critic in whose row it was drawn and to no other.
+    """
+    found = records >= 0
+    places = records.clamp_min(0)
+    chosen = images[places]
+    chosen = chosen.float() / 255 if images.dtype == torch.uint8 else chosen.float()
+    chosen = chosen * found.view(*found.shape, *([1] * (images.dim() - 1)))
+    return chosen, torch.where(found, labels[places], 0) if labels is not None else None
