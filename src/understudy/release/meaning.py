@@ -1,19 +1,62 @@
 """What a guarantee means in plain words: how much anybody can learn about one unit, whatever they know already.
 
-For an (epsilon, delta) guarantee no test can tell whether one unit took part with a true-positive rate above
-``1 - f(false-positive rate)``, where ``f(a) = max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a))``
-(Kairouz, Oh, Viswanath 2015). All figures here are read from that curve and rounded against us.
+If (epsilon, delta) holds, no test can tell whether one unit took part with a true-positive rate above ``1 - f(a)``;
+here ``a`` is its false-positive rate and ``f(a) = max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a))``
+(Kairouz, Oh, Viswanath 2015). The events of a certificate give many such pairs, one for each epsilon, and the best of
+them counts: the pair of the headline alone says little at a large epsilon. All figures are rounded against us.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 
-from understudy.privacy.certificate import Guarantee
+from understudy.errors import UnderstudyError
+from understudy.privacy import accounting
+from understudy.privacy.certificate import Certificate, Guarantee
 from understudy.privacy.events import Event
 
 _LARGEST_EXPONENT = 700.0  # exp overflows above
+
+
+@dataclass(frozen=True)
+class AttackBound:
+    """What no membership test can exceed, from (epsilon, delta) pairs that all hold at once."""
+
+    pairs: tuple[tuple[float, float], ...]
+
+    def advantage(self) -> float:
+        """The largest true-positive rate minus false-positive rate of any test."""
+        return min(1.0, *(_advantage(epsilon, delta) for epsilon, delta in self.pairs))
+
+    def accuracy(self) -> float:
+        """The largest accuracy of any test when half of the candidates took part."""
+        return (1 + self.advantage()) / 2
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """The largest share of members that any test finds when it accuses this share of non-members."""
+        return min(1.0, *(_true_positive_rate(false_positive_rate, *pair) for pair in self.pairs))
+
+
+def headline_bound(guarantee: Guarantee) -> AttackBound:
+    """What follows from a guarantee's epsilon and delta alone."""
+    return AttackBound(((guarantee.epsilon, guarantee.delta),))
+
+
+def attack_bound(certificate: Certificate, epsilons: Sequence[float] = (0.0,)) -> AttackBound:
+    """What follows from the events: delta at further epsilons, where the accountants cover the claim."""
+    headline = certificate.headline
+    pairs = [(headline.epsilon, headline.delta)]
+    if (headline.adjacency, headline.viewer) == ("add-remove", "public"):
+        reserved = max(0.0, headline.delta - headline.accounted_delta)  # for failures that the events do not show
+        for epsilon in epsilons:
+            try:
+                pairs.append((epsilon, min(1.0, accounting.delta(certificate.events, epsilon) + reserved)))
+            except (UnderstudyError, ValueError, ArithmeticError, MemoryError):
+                break  # events of a foreign certificate may be beyond the accountant; the headline still holds
+    return AttackBound(tuple(pairs))
 
 
 def odds_factor(epsilon: float) -> float:
@@ -21,24 +64,17 @@ def odds_factor(epsilon: float) -> float:
     return math.exp(epsilon) if epsilon < _LARGEST_EXPONENT else math.inf
 
 
-def membership_advantage(epsilon: float, delta: float) -> float:
-    """The largest true-positive rate minus false-positive rate of any membership test."""
+def _advantage(epsilon: float, delta: float) -> float:
     weight = math.exp(-min(epsilon, _LARGEST_EXPONENT))
-    return min(1.0, (1 - weight + 2 * delta * weight) / (1 + weight))
+    return (1 - weight + 2 * delta * weight) / (1 + weight)
 
 
-def membership_accuracy(epsilon: float, delta: float) -> float:
-    """The largest accuracy of any membership test when half of the candidates took part."""
-    return (1 + membership_advantage(epsilon, delta)) / 2
-
-
-def true_positive_rate(false_positive_rate: float, epsilon: float, delta: float) -> float:
-    """The largest share of members that any test finds when it accuses this share of non-members."""
+def _true_positive_rate(false_positive_rate: float, epsilon: float, delta: float) -> float:
+    if false_positive_rate <= 0:
+        return delta
     weight = math.exp(-min(epsilon, _LARGEST_EXPONENT))
-    missed = max(
-        0.0, 1 - delta - odds_factor(epsilon) * false_positive_rate, weight * (1 - delta - false_positive_rate)
-    )
-    return min(1.0, 1 - missed) if false_positive_rate > 0 else delta
+    steep = 1 - delta - odds_factor(epsilon) * false_positive_rate
+    return 1 - max(0.0, steep, weight * (1 - delta - false_positive_rate))
 
 
 def round_up(value: float, digits: int = 4) -> str:
@@ -69,10 +105,9 @@ def unit_in_words(guarantee: Guarantee) -> str:
     return "one record, that is one image with its label"
 
 
-def in_words(guarantee: Guarantee) -> list[str]:
+def in_words(guarantee: Guarantee, bound: AttackBound) -> list[str]:
     """The guarantee as sentences for somebody who has not met epsilon before."""
-    epsilon, delta = guarantee.epsilon, guarantee.delta
-    factor = odds_factor(epsilon)
+    factor = odds_factor(guarantee.epsilon)
     times = f"{float(round_up(factor, 2)):,.10g}" if factor < 1e6 else "more than a million"
     change = "added or removed" if guarantee.adjacency == "add-remove" else "replaced by any other"
     seen = {
@@ -80,19 +115,31 @@ def in_words(guarantee: Guarantee) -> list[str]:
         "server": "the server that ran the training and saw every answer",
         "client": "other clients that took part and share what they saw",
     }[guarantee.viewer]
-    sentences = [
+    return [
         f"The unit that is protected is {unit_in_words(guarantee)}: the promise compares the data with and without it "
         f"({change}).",
         f"It holds against {seen}.",
         f"Seeing the release changes anybody's odds that a given unit took part by a factor of at most {times}, except "
-        f"with probability {delta:g}.",
-        f"Asked to tell members from non-members in equal numbers, the best possible attack is right in at most "
-        f"{percent(membership_accuracy(epsilon, delta))} of the cases (guessing: 50 %).",
+        f"with probability {guarantee.delta:g}.",
+        *_attack_in_words(guarantee, bound),
     ]
-    if membership_accuracy(epsilon, delta) > 0.99:
+
+
+def _attack_in_words(guarantee: Guarantee, bound: AttackBound) -> list[str]:
+    accuracy, alone = bound.accuracy(), headline_bound(guarantee).accuracy()
+    sentences = [
+        f"Asked to tell members from non-members in equal numbers, the best possible attack is right in at most "
+        f"{percent(accuracy)} of the cases (guessing: 50 %)."
+    ]
+    if alone - accuracy > 0.001:
         sentences.append(
-            "At this epsilon the worst-case bound alone rules out little; known attacks stay far below it, but that is "
-            "experience and not proof. A smaller epsilon promises more."
+            "That figure follows from the events in the certificate; epsilon and delta alone would give "
+            f"{percent(alone)}."
+        )
+    if accuracy > 0.9:
+        sentences.append(
+            "This worst-case bound rules out little by itself; known attacks stay below it, but that is experience and "
+            "not proof. A smaller epsilon promises more."
         )
     return sentences
 

@@ -6,7 +6,7 @@ import html
 from typing import TYPE_CHECKING
 
 from understudy.privacy.randomness import OS_ENTROPY
-from understudy.release.meaning import claim, event_in_words, in_words
+from understudy.release.meaning import attack_bound, claim, event_in_words, in_words
 
 if TYPE_CHECKING:
     from understudy.release.release import Release
@@ -50,7 +50,7 @@ def model_card(release: Release) -> str:
         _what(release),
         "![samples drawn from the generator](samples.png)\n",
         f"## The guarantee: {claim(certificate.headline)}\n",
-        "\n".join(f"- {sentence}" for sentence in in_words(certificate.headline)) + "\n",
+        "\n".join(f"- {sentence}" for sentence in _guarantee(release)) + "\n",
         "It follows from these accesses to the data, and from nothing else:\n",
         "\n".join(f"- {plain(event_in_words(event))}" for event in certificate.events) + "\n",
         "## Assumed public\n",
@@ -62,6 +62,10 @@ def model_card(release: Release) -> str:
         _LIMITS + "\n".join(f"  - {plain(item)}" for item in certificate.not_covered or ("side channels",)) + "\n",
     ]
     return "\n".join(parts)
+
+
+def _guarantee(release: Release) -> list[str]:
+    return in_words(release.certificate.headline, attack_bound(release.certificate))
 
 
 def plain(text: str) -> str:

@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from understudy.release.meaning import true_positive_rate
+from understudy.release.meaning import AttackBound
 
 INK, ACCENT, FAINT, WARM = "#22303c", "#0f766e", "#9aa8b3", "#b45309"
 
@@ -50,13 +50,18 @@ def value_chart(points: Sequence[dict[str, float]], name: str) -> str | None:
         return _svg(figure)
 
 
-def attack_chart(epsilon: float, delta: float) -> str:
-    """The most that a membership test can find, for each share of false alarms; logarithmic below one."""
+def attack_chart(bound: AttackBound) -> str:
+    """The most that a membership test can find, for each share of false alarms on a logarithmic scale."""
     rates = [10 ** (exponent / 20) for exponent in range(-120, 1)]
     with matplotlib.rc_context(_style("attack")):
         figure, axes = _figure(6.4, 2.9)
-        bound = [true_positive_rate(rate, epsilon, delta) for rate in rates]
-        axes.plot(rates, bound, color=ACCENT, linewidth=2.2, label="no attack can do better")
+        axes.plot(
+            rates,
+            [bound.true_positive_rate(rate) for rate in rates],
+            color=ACCENT,
+            linewidth=2.2,
+            label="no attack can do better",
+        )
         axes.plot(rates, rates, color=FAINT, linewidth=1.4, linestyle=(0, (5, 3)), label="guessing")
         axes.set_xscale("log")
         axes.set_xlim(1e-6, 1)

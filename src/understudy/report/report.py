@@ -20,6 +20,7 @@ from understudy.release.verify import DOES_NOT_PROVE, PROVES
 from understudy.report import charts
 from understudy.report.subjects import Subject, read_subject
 
+_CURVE = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # shares of epsilon
 _STAMP = "not private: do not publish"
 _TITLES = {
     "fid": "Fréchet Inception distance (lower is better)",
@@ -103,21 +104,25 @@ def _guarantee(subject: Subject) -> dict[str, Any] | None:
     if subject.release is None:
         return None
     headline = subject.release.certificate.headline
-    epsilon, delta = headline.epsilon, headline.delta
-    factor = meaning.odds_factor(epsilon)
+    epsilon, factor = headline.epsilon, meaning.odds_factor(headline.epsilon)
+    bound = meaning.attack_bound(subject.release.certificate, [share * epsilon for share in _CURVE])
     return {
         "epsilon": meaning.round_up(epsilon, 2),
-        "delta": f"{delta:g}",
+        "delta": f"{headline.delta:g}",
         "unit": headline.unit,
         "adjacency": headline.adjacency,
         "viewer": headline.viewer,
-        "sentences": meaning.in_words(headline),
+        "sentences": meaning.in_words(headline, bound),
         "odds": f"{float(meaning.round_up(factor, 1)):,.6g}" if factor < 1e6 else f"{factor:.0e}",
-        "accuracy": meaning.percent(meaning.membership_accuracy(epsilon, delta)),
-        "advantage": meaning.percent(meaning.membership_advantage(epsilon, delta)),
-        "found": meaning.percent(meaning.true_positive_rate(0.001, epsilon, delta)),
-        "chart": Markup(charts.attack_chart(epsilon, delta)),
+        "accuracy": meaning.percent(bound.accuracy()),
+        "advantage": meaning.percent(bound.advantage()),
+        "found": meaning.percent(bound.true_positive_rate(0.001)),
+        "chart": Markup(charts.attack_chart(bound)),
     }
+
+
+def _events(subject: Subject) -> list[str]:
+    return [meaning.event_in_words(event) for event in subject.release.certificate.events] if subject.release else []
 
 
 def _budget(subject: Subject) -> dict[str, Any] | None:
