@@ -29,6 +29,7 @@ class Plan:
     steps: int
     memory_bytes: int
     seconds: float
+    remarks: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for ``--json`` and ``run.json``."""
@@ -43,6 +44,7 @@ class Plan:
             "events": [event.model_dump(exclude_none=True) for event in self.events],
             "assumed_public": self.domain.assumed_public(),
             "config": self.config.model_dump(),
+            "remarks": list(self.remarks),
         }
 
 

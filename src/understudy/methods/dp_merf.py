@@ -177,7 +177,7 @@ def _fit(run: Run, embedding: _Embedding, total_dp: Tensor) -> generators.Genera
         optimizer.step()
         schedule.step()
         if step % max(1, settings.steps // 100) == 0:
-            run.report(step, loss=float(loss), epsilon_spent=run.plan.epsilon)
+            run.report(step, loss=float(loss.detach()))
     return generator
 
 

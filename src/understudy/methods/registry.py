@@ -9,6 +9,7 @@ from understudy.methods.base import Method
 
 _METHODS = {
     "dp-merf": "understudy.methods.dp_merf:DpMerf",
+    "gs-wgan": "understudy.methods.gs_wgan:GsWgan",
 }
 
 

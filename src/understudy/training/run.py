@@ -20,6 +20,8 @@ import torch
 from understudy.data.dataset import ImageDataset
 from understudy.errors import InputError, InterruptedRun
 from understudy.files import make_folder
+from understudy.privacy import accounting
+from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness import Randomness
 from understudy.training.checkpoints import Checkpoints
@@ -55,6 +57,7 @@ class Run:
     stop_requested: Callable[[], bool] = lambda: False
     started: float = field(default_factory=time.monotonic)
     _last_checkpoint: float = field(default_factory=time.monotonic)
+    _spent: dict[tuple[Event, ...], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         make_folder(self.private, "run")
@@ -70,12 +73,29 @@ class Run:
 
         Privacy: ``values`` must be public: computed from generated images or sanitized values, never from private ones.
         """
+        values = {**values, "epsilon_spent": self.epsilon_spent()}
         progress = Progress(step, self.plan.steps, values, time.monotonic() - self.started)
         line = {"step": step, "seconds": round(progress.seconds, 3), **values}
         with (self.folder / "progress.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         if self.listener is not None:
             self.listener(progress)
+
+    def epsilon_spent(self) -> float:
+        """Epsilon of what is on record so far, counted in tenths of the plan and rounded up, so never too low."""
+        charged = []
+        for event in self.ledger.events():
+            assert event.planned is not None, "the ledger sets it"
+            assert event.executed is not None, "the ledger sets it"
+            rows = getattr(event.sampling, "rows", 1)
+            tenth = max(1, -(-event.planned // (10 * rows))) * rows
+            tenths = -(-event.executed // tenth)
+            if tenths:
+                charged.append(event.charged(planned=0, executed=min(tenths * tenth, max(event.planned, event.executed))))
+        key = tuple(charged)
+        if key not in self._spent:
+            self._spent[key] = accounting.certified_epsilon(charged, self.plan.budget.delta) if charged else 0.0
+        return self._spent[key]
 
     def diagnose(self, step: int, **values_private: Any) -> None:
         """Record private diagnostics (gradient norms, say) in the private folder, and nowhere else."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from understudy.errors import InputError
@@ -37,10 +36,16 @@ class Resumable:
 
     def __init__(self, run: Run, released: Generator, parts: Mapping[str, Stateful]) -> None:
         self._run, self._released, self._parts = run, released, parts
+        self._start = self._restore()
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the run had a checkpoint to continue from; it is loaded already."""
+        return self._start > 0
 
     def steps(self, total: int) -> Iterator[int]:
         """Step numbers still to be done, counted from 1; a checkpoint is written when due and after the last."""
-        step = self._restore()
+        step = self._start
         while step < total:
             step += 1
             yield step
@@ -95,11 +100,3 @@ def _unpack(skeleton: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
     if "list" in skeleton:
         return [_unpack(item, tensors) for item in skeleton["list"]]
     return skeleton["value"]
-
-
-def average_weights(average: torch.nn.Module, current: torch.nn.Module, decay: float) -> None:
-    """Move an exponential average of weights towards the current ones; buffers are copied."""
-    with torch.no_grad():
-        torch._foreach_lerp_(list(average.parameters()), list(current.parameters()), 1 - decay)
-        for mean, value in zip(average.buffers(), current.buffers(), strict=True):
-            mean.copy_(value)

@@ -1,0 +1,116 @@
+"""The private side of GS-WGAN: critics on disjoint subsets that train on a public schedule and answer queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from understudy.data.draws import uniform_integers
+from understudy.data.partition import Partition
+from understudy.models.critic import CriticBatch, CriticConfig
+from understudy.training.critic_bank import CriticBank
+from understudy.training.critic_bank_batches import SubsetTable, take
+from understudy.training.critic_bank_config import AdamConfig, CriticBankConfig, CriticBankRuntime, CriticReport
+from understudy.training.critic_bank_warm_start import PrivateRecords, WarmStartConfig, warm_start
+from understudy.training.run import Run
+
+
+@dataclass(frozen=True)
+class PanelConfig:
+    """How many critics, how large, and how they train."""
+
+    subsets: int
+    width: int
+    learning_rate: float
+    batch: int
+    per_step: int
+    warm_iterations: int
+    warm_learning_rate: float
+
+
+@dataclass(frozen=True)
+class FakePool:
+    """Generated images (P, C, H, W) in [0, 1] with their labels: public, and the same for every critic."""
+
+    images: Tensor
+    labels: Tensor | None
+
+
+class CriticPanel:
+    """K critics and their subsets.
+
+    Privacy: everything in here is private except ``schedule``. Critic k reads subset k, its own randomness and public
+    images. The only way out is ``answer``, whose rows must go into a mechanism before anything else sees them.
+    """
+
+    def __init__(self, run: Run, config: PanelConfig) -> None:
+        self.config, self._randomness = config, run.randomness
+        self._random = run.randomness.generator(run.device)
+        assignment = torch.from_numpy(_partition(run, config.subsets).assignment)
+        table = SubsetTable.from_assignment(assignment, config.subsets)
+        labels = None if run.data.labels is None else torch.from_numpy(run.data.labels).to(run.device)
+        self._records_private = PrivateRecords(
+            torch.from_numpy(run.data.images).to(run.device),
+            labels,
+            SubsetTable(table.members.to(run.device), table.sizes.to(run.device)),
+        )
+        bank_config = CriticBankConfig(
+            critic=CriticConfig(shape=run.plan.domain.shape, classes=run.plan.domain.classes, width=config.width),
+            critics=config.subsets,
+            adam=AdamConfig(learning_rate=config.learning_rate),
+        )
+        runtime = CriticBankRuntime(precision=run.plan.config.runtime.precision)
+        active = self._records_private.table.nonempty
+        self.bank = CriticBank(bank_config, runtime, active, run.device, self._random)
+        self._next = 0
+
+    def warm_start(self) -> None:
+        """Train each critic against a throw-away generator of its own, on its own subset."""
+        config = WarmStartConfig(
+            iterations=self.config.warm_iterations,
+            batch=self.config.batch,
+            learning_rate=self.config.warm_learning_rate,
+        )
+        warm_start(self.bank, self._records_private, config, self._random)
+
+    def train_scheduled(self, pool: FakePool) -> CriticReport:
+        """Train the next critics in turn: the schedule is public and does not know who was asked what."""
+        stop = min(self._next + self.config.per_step, self.config.subsets)
+        turn = slice(self._next, stop)
+        self._next = stop % self.config.subsets
+        return self.train(turn, pool)
+
+    def train_all(self, pool: FakePool) -> None:
+        """Train every critic once on the pool."""
+        for _ in range(-(-self.config.subsets // self.config.per_step)):
+            self.train_scheduled(pool)
+
+    def train(self, critics: slice, pool: FakePool) -> CriticReport:
+        """One step of the named critics, each on its own records and its own random part of the pool."""
+        drawn = self._records_private.table.draw(critics, self.config.batch, self._random)
+        real, labels = take(self._records_private.images, self._records_private.labels, drawn)
+        picked = torch.randint(len(pool.images), drawn.shape, generator=self._random, device=drawn.device)
+        fake_labels = None if pool.labels is None else pool.labels[picked]
+        return self.bank.train_step(critics, CriticBatch(real, pool.images[picked], labels, fake_labels), self._random)
+
+    def draw_routing(self, count: int) -> Tensor:
+        """A critic for each query: secret, independent, exactly uniform over all K.
+
+        Privacy: the draw stays in this process; amplification rests on its secrecy (docs/privacy.md).
+        """
+        drawn = uniform_integers(count, self.config.subsets, self._randomness.bits)
+        return torch.from_numpy(drawn).to(self.bank.device)
+
+    def answer(self, images: Tensor, labels: Tensor | None, routing: Tensor) -> Tensor:
+        """The asked critics' gradients (queries, values), unsanitized, in query order; changes no critic."""
+        return self.bank.query(images, labels, routing).flatten(1)
+
+
+def _partition(run: Run, subsets: int) -> Partition:
+    """The partition of this run: drawn once and kept in the private folder, because subsets must stay fixed."""
+    path = run.private / "partition.npz"
+    if not path.exists():
+        Partition.draw(run.data, subsets, bits=run.randomness.bits).save(path, run.data)
+    return Partition.load(path, run.data)
