@@ -31,6 +31,7 @@ from understudy.evaluate.fid import fid
 from understudy.evaluate.inception import InceptionFeatures
 from understudy.evaluate.inception_score import score_images, scorer_config
 from understudy.evaluate.weights import find_weights
+from understudy.files import make_folder, write_text
 
 CLASSES = 10
 
@@ -135,9 +136,16 @@ def check(dataset: str, options: argparse.Namespace) -> dict[str, Any]:
         "seconds": time.perf_counter() - started,
         "device": describe_device(choose_device(options.device)),
         "software": {"torch": torch.__version__, "python": platform.python_version()},
-        "command": shlex.join(["python", *sys.argv]),
+        "command": reproducing_command(dataset, options),
         "commit": options.commit or current_commit(),
     }
+
+
+def reproducing_command(dataset: str, options: argparse.Namespace) -> str:
+    """The command that repeats this result; where its output went does not matter."""
+    words = ["python", "benchmarks/fid_check.py", "--data", str(options.data), "--datasets", dataset]
+    words += ["--weights", str(options.weights)] if options.weights else []
+    return shlex.join([*words, "--device", options.device, "--precisions", *options.precisions])
 
 
 def current_commit() -> str | None:
@@ -169,8 +177,8 @@ def main() -> int:
     for dataset in options.datasets:
         result = check(dataset, options)
         path = Path(options.json.replace("{dataset}", dataset))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        make_folder(path.parent, "json")
+        write_text(path, json.dumps(result, indent=2) + "\n")
         passed = passed and result["passed"]
         print(json.dumps(result["checks"], indent=2))
     return 0 if passed else 1

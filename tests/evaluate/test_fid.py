@@ -100,6 +100,7 @@ def test_bf16_is_another_key_and_gives_near_features(tmp_path: Path, network: In
     assert rounded.dtype == torch.float32
     assert torch.allclose(exact, rounded, atol=0.01)
     assert low.key != network.key
+    assert (network.name, low.name) == ("stand-in", "stand-in in bf16")
     with pytest.raises(InputError, match="precision: 'fp8' is unknown"):
         InceptionFeatures(weights.find_weights(tmp_path / "network.pt"), CPU, "fp8")  # type: ignore[arg-type]
 

@@ -8,6 +8,8 @@ Nothing is chosen on test data: the last state of the network is the one that is
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,7 @@ from understudy.evaluate.checks import Images, Labels
 from understudy.evaluate.device import choose_device
 
 PREDICTION_BATCH = 2_000
+TINY_PIXELS = 16 * 16
 WARM_UP = 0.15  # share of all steps
 
 
@@ -148,7 +151,8 @@ def train_cnn(images: Images, labels: Labels, classes: int, config: CnnConfig | 
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(config.seed)
         network = CnnNetwork((channels, height, width), classes, config).to(device)
-        _fit(network, image_tensor, label_tensor, config)
+        with _threads_for(height * width):
+            _fit(network, image_tensor, label_tensor, config)
     return TrainedCnn(network.eval(), config, classes, device)
 
 
@@ -162,6 +166,17 @@ def _stage(channels: int, kernels: int, config: CnnConfig) -> list[nn.Module]:
             layers.append(nn.MaxPool2d(2))  # before the ReLU, with which it commutes: fewer values to rectify
         layers.append(nn.ReLU())
     return layers
+
+
+@contextmanager
+def _threads_for(pixels: int) -> Iterator[None]:
+    """One thread for tiny images: they gain little from more, and on a busy machine threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if pixels <= TINY_PIXELS else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _rate(progress: float) -> float:

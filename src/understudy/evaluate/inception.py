@@ -26,7 +26,7 @@ Precision = Literal["fp32", "tf32", "bf16"]
 
 FEATURES = 2048
 SIDE = 299
-BATCH_ON_PROCESSOR, BATCH_ON_CARD = 32, 500
+BATCH_ON_PROCESSOR, BATCH_ON_CARD = 32, 200
 
 
 class InceptionFeatures:
@@ -39,7 +39,7 @@ class InceptionFeatures:
             raise InputError(f"precision: '{precision}' is unknown; pass fp32, tf32 or bf16")
         self.device = device
         self.precision: Precision = precision
-        self.name = weights.name
+        self.name = weights.name if precision == "fp32" else f"{weights.name} in {precision}"
         self.key = f"{weights.sha256}-{precision}"  # whatever changes the features changes the key
         with warnings.catch_warnings():
             # The published network exists as TorchScript only, and newer torch calls the format deprecated.
