@@ -17,6 +17,7 @@ median heuristic would read private data), several length scales are mixed, and 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -132,7 +133,7 @@ class _Embedding:
 
 def _draw_frequencies(run: Run) -> Tensor:
     settings = _settings(run)
-    pixels = run.data.images[0].size
+    pixels = math.prod(run.plan.domain.shape)
     scales = torch.tensor(settings.length_scales) * pixels**0.5
     of_frequency = scales[torch.arange(settings.frequencies) % len(scales)]
     return torch.randn(pixels, settings.frequencies, generator=run.randomness.generator()) / of_frequency
