@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ def release_early(out: Path | str) -> Release:
     with locked(folder):
         checkpoint = Checkpoints(folder / "private").load_latest()
         if checkpoint is None:
-            raise InputError(f"run: {folder} has no checkpoint yet, so there is no generator; continue it with --resume")
+            raise InputError(f"run: {folder} has no checkpoint yet, so there is no generator; use --resume")
         generator = build_generator(GeneratorConfig.model_validate(checkpoint.state["generator"]))
         generator.load_state_dict(released_weights(checkpoint))
         ledger = Ledger.open(folder / "ledger.jsonl")
@@ -151,8 +151,8 @@ def _affordable_plan(method: Method, config: MethodConfig, domain: Domain, budge
     plan = method.plan(config, domain, budget)
     if plan.epsilon > budget.epsilon:
         raise BudgetError(
-            f"budget: this plan costs epsilon {plan.epsilon:g} at delta {budget.delta:g}, but only {budget.epsilon:g} is "
-            "allowed; raise privacy.noise_multiplier or leave it out to have it calibrated"
+            f"budget: this plan costs epsilon {plan.epsilon:g} at delta {budget.delta:g}, but only {budget.epsilon:g} "
+            "is allowed; raise privacy.noise_multiplier or leave it out to have it calibrated"
         )
     return plan
 
@@ -163,9 +163,7 @@ def _train(method: Method, run: Run, options: TrainOptions) -> Release:
     return _release(run.folder, read_description(run.folder), run.ledger, generator, "finished as planned")
 
 
-def _release(
-    folder: Path, description: RunDescription, ledger: Ledger, generator: Generator, reason: str
-) -> Release:
+def _release(folder: Path, description: RunDescription, ledger: Ledger, generator: Generator, reason: str) -> Release:
     """Certify what the ledger holds and write ``release/``; the claim follows from events, never from the config."""
     events, delta = ledger.events(), description.budget.delta
     release = build_release(
@@ -175,7 +173,7 @@ def _release(
         method_config={key: value for key, value in description.config.items() if key != "runtime"},
         certificate_fields={
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "software": {name: version(name) for name in ("understudy", "torch", "dp-accounting", "numpy", "scipy")},
+            "software": {name: _version(name) for name in ("understudy", "torch", "dp-accounting", "numpy", "scipy")},
             "guarantees": [{"epsilon": accounting.certified_epsilon(events, delta), "delta": delta}],
             "events": [event.model_dump(exclude_none=True) for event in events],
             "assumed_public": description.domain.assumed_public(),
@@ -189,3 +187,10 @@ def _release(
     release.save(folder / "release", allow_seeded=True)
     ledger.note(reason)
     return release
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed as a package"

@@ -182,7 +182,7 @@ def _answering(run: Run, config: GsWganConfig) -> mechanisms.GaussianAnswers:
 
 
 def _report(run: Run, step: int, player: Player, rows_private: Tensor) -> None:
-    """Public progress from generated images; private diagnostics (Figs. 2 and A1 of the paper) to the private folder."""
+    """Public progress from generated images; the gradient norms of the paper's Figs. 2 and A1 stay private."""
     pool = player.pool(_POOL)
     answered = step * _config(run).method.queries_per_step
     run.report(step, contrast=player.check_alive(pool.images), answers=answered)

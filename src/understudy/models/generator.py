@@ -10,18 +10,19 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 _SAMPLE_BATCH = 1000
+Side = Annotated[int, Field(ge=8, le=64)]
 
 
 class GeneratorConfig(BaseModel):
     """Everything needed to build a generator and to draw from it; it is released next to the weights.
 
     ``output`` says how raw values become pixels in [0, 1]: ``sigmoid`` squashes, ``clamp`` cuts off (its gradient does
-    not vanish during training, see ``methods/gs_wgan``). ``label_weights`` is the law of labels when none are asked for.
+    not vanish during training, see ``methods/gs_wgan``). ``label_weights`` is the law of labels when none is asked.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     kind: Literal["dcgan", "resnet"] = "dcgan"
-    shape: tuple[Annotated[int, Field(ge=1, le=3)], Annotated[int, Field(ge=8, le=64)], Annotated[int, Field(ge=8, le=64)]]
+    shape: tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
     classes: Annotated[int, Field(ge=1, le=10_000)] | None = None
     latent: Annotated[int, Field(ge=1, le=4096)] = 10
     latent_law: Literal["normal", "bernoulli"] = "normal"

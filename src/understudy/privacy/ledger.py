@@ -39,7 +39,9 @@ class Ledger:
         try:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         except FileExistsError:
-            raise InputError(f"ledger: {path} exists already; resume that run or choose another output folder") from None
+            raise InputError(
+                f"ledger: {path} exists already; resume that run or choose another output folder"
+            ) from None
         os.close(descriptor)
         _sync_folder(path.parent)
         return cls(path)
@@ -62,7 +64,9 @@ class Ledger:
         template = template.model_copy(update={"planned": None, "executed": None})
         known = self._accounts.get(purpose)
         if known is not None and known.template != template:
-            raise InputError(f"ledger: {purpose!r} was recorded with another mechanism; start a new run for the new one")
+            raise InputError(
+                f"ledger: {purpose!r} was recorded with another mechanism; start a new run for the new one"
+            )
         if known is None or planned > known.planned:
             self._append({"kind": "plan", "purpose": purpose, "planned": planned, "event": template.model_dump()})
         return self._accounts[purpose]
@@ -74,6 +78,10 @@ class Ledger:
     def events(self) -> tuple[Event, ...]:
         """What is charged: for each account the larger of planned and executed."""
         return tuple(account.charged() for account in self._accounts.values())
+
+    def __len__(self) -> int:
+        """How many records it holds."""
+        return self._length
 
     def plan_was_raised(self) -> bool:
         """Whether any account's plan was enlarged after it was first recorded."""

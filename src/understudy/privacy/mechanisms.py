@@ -35,8 +35,8 @@ class Sanitized:
 def clip_rows(rows: Tensor, bound: float) -> Tensor:
     """Scale each row of a (units, values) matrix to an L2 norm of at most ``bound``; a non-finite row becomes zero.
 
-    Privacy: afterwards no unit's row is longer than ``bound``, whatever it held. Computed in float32 or better; rows are
-    first scaled by their largest entry, so that squaring neither overflows nor vanishes.
+    Privacy: afterwards no unit's row is longer than ``bound``, whatever it held. Computed in float32 or better; rows
+    are first scaled by their largest entry, so that squaring neither overflows nor vanishes.
     """
     rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
     finite = torch.isfinite(rows).all(dim=1, keepdim=True)
@@ -107,8 +107,8 @@ class GaussianMechanism:
 class GaussianSum(GaussianMechanism):
     """The noisy sum of clipped units: sum of clip(row, C) + Normal(0, (C * noise_multiplier)^2).
 
-    Privacy: adding or removing one unit moves the sum by at most C (add-remove, sensitivity "C"), so each release is one
-    Gaussian of the stated multiplier, subsampled as the event's sampling says. Units arrive in any number of pieces;
+    Privacy: adding or removing one unit moves the sum by at most C (add-remove, sensitivity "C"), so each release is
+    one Gaussian of the stated multiplier, subsampled as the event's sampling says. Units arrive in any number of pieces;
     noise is added once, after the last. An empty sum is released like any other.
     """
 
@@ -135,16 +135,23 @@ class GaussianSum(GaussianMechanism):
 
         Privacy: the noisy sum is put on disk under a name that nothing reads, then the execution is recorded, then the
         file gets its name. A crash before the record discards it unused; a crash after it finds the result again. A
-        recorded execution whose result is gone is not repeated: BudgetError.
+        recorded execution whose result is gone is not repeated: BudgetError; nor is a result without its record.
         """
         pending = path.with_suffix(".pending")
+        if self.account.reserved == 0 and path.exists():
+            raise InputError(
+                f"ledger: {path} exists, but the ledger does not hold the execution that made it; its spending is unknown, "
+                "so the run cannot go on"
+            )
         if self.account.reserved == 0:
             write_tensors(pending, {"total_dp": self._noisy(compute_total())})
             self.account.spend(1)
         if pending.exists():
             pending.replace(path)
         if not path.exists():
-            raise BudgetError(f"budget: the result of {self.account.template.purpose!r} was paid for, but {path} is gone")
+            raise BudgetError(
+                f"budget: the result of {self.account.template.purpose!r} was paid for, but {path} is gone"
+            )
         return read_tensors(path)[0]["total_dp"]
 
     def _noisy(self, total: Tensor) -> Tensor:
@@ -155,8 +162,8 @@ class GaussianAnswers(GaussianMechanism):
     """One noisy answer per query: clip(row, C) + Normal(0, (2 * C * noise_multiplier)^2), fresh noise in every row.
 
     Privacy: a query is answered from one subset of the units; another subset, or the same one with a unit more or less,
-    gives another row within C of zero, so two answers differ by at most 2C (sensitivity "2C"). With secret, independent,
-    uniform routing over K subsets each answer is one ``routed`` event (the proof is in docs/privacy.md).
+    gives another row within C of zero, so two answers differ by at most 2C (sensitivity "2C"). With secret and
+    independent, uniform routing over K subsets each answer is one ``routed`` event (the proof is in docs/privacy.md).
     """
 
     allowed_sampling = ("none", "routed", "revealed")

@@ -24,10 +24,13 @@ from understudy.privacy import accounting
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness import Randomness
-from understudy.training.checkpoints import Checkpoints
+from understudy.training.checkpoints import Checkpoint, Checkpoints
 
 if TYPE_CHECKING:
     from understudy.methods.base import Plan
+
+
+_LEDGER_RECORDS = "ledger_records"
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,9 @@ class Run:
             tenth = max(1, -(-event.planned // (10 * rows))) * rows
             tenths = -(-event.executed // tenth)
             if tenths:
-                charged.append(event.charged(planned=0, executed=min(tenths * tenth, max(event.planned, event.executed))))
+                charged.append(
+                    event.charged(planned=0, executed=min(tenths * tenth, max(event.planned, event.executed)))
+                )
         key = tuple(charged)
         if key not in self._spent:
             self._spent[key] = accounting.certified_epsilon(charged, self.plan.budget.delta) if charged else 0.0
@@ -107,15 +112,28 @@ class Run:
         late = time.monotonic() - self._last_checkpoint > self.plan.config.runtime.checkpoint_seconds
         return late or self.stop_requested()
 
+    def restore(self) -> Checkpoint | None:
+        """The newest checkpoint that can be read; None at the start of a run.
+
+        Privacy: a ledger with fewer records than when the checkpoint was written has lost spending, and is refused.
+        """
+        checkpoint = self.checkpoints.load_latest()
+        if checkpoint is not None and len(self.ledger) < checkpoint.state.get(_LEDGER_RECORDS, 0):
+            raise InputError(
+                f"ledger: {self.ledger.path} holds fewer records than when step {checkpoint.step} was saved; its spending "
+                "is unknown, so the run cannot go on"
+            )
+        return checkpoint
+
     def checkpoint(self, step: int, tensors: dict[str, torch.Tensor], **state: Any) -> None:
         """Write a checkpoint; a run that was asked to stop ends here, ready to be resumed."""
-        self.checkpoints.save(step, tensors, state)
+        self.checkpoints.save(step, tensors, {**state, _LEDGER_RECORDS: len(self.ledger)})
         self._last_checkpoint = time.monotonic()
         if self.stop_requested():
             self.ledger.note(f"interrupted after step {step}")
             raise InterruptedRun(
-                f"run: interrupted after step {step} of {self.plan.steps}; continue with --resume, the spending so far is "
-                f"on record in {self.folder / 'ledger.jsonl'}"
+                f"run: interrupted after step {step} of {self.plan.steps}; continue with --resume, the spending so "
+                f"far is on record in {self.folder / 'ledger.jsonl'}"
             )
 
 
@@ -126,7 +144,9 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InputError(f"run: another process is working in {folder}; wait for it or choose another folder") from None
+            raise InputError(
+                f"run: another process is working in {folder}; wait for it or choose another folder"
+            ) from None
         yield
 
 

@@ -60,7 +60,7 @@ class Resumable:
         self._run.checkpoint(step, tensors, **state)
 
     def _restore(self) -> int:
-        checkpoint = self._run.checkpoints.load_latest()
+        checkpoint = self._run.restore()
         if checkpoint is None:
             return 0
         self._released.load_state_dict(released_weights(checkpoint))

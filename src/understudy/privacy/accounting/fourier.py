@@ -24,7 +24,7 @@ from understudy.privacy.events import Event, NoSampling, PoissonSampling, Reveal
 
 FINEST_GRID, USUAL_GRID, COARSEST_GRID = 1e-10, 1e-4, 100.0
 POINTS_PER_DEVIATION = 4
-MOST_POINTS, MOST_POINTS_MIXTURE, LONGEST_TRANSFORM = 2**17, 2**15, 2**21
+MOST_POINTS, MOST_EVALUATIONS, LONGEST_TRANSFORM = 2**17, 2**22, 2**21
 LARGEST_LOSS = 1e6
 
 
@@ -119,7 +119,7 @@ def _revealed(sampling: RevealedRouting, multiplier: float, count: int, tail: fl
 def _mixture(weights: Array, distances: Array, escaped: float, tail: float) -> _Kind:
     mean_square = float(weights @ (distances**2 + distances**4 / 4))
     top = float(np.max(distances**2 / 2 + losses.quantile(tail) * distances))
-    points = MOST_POINTS if weights.size == 1 else MOST_POINTS_MIXTURE
+    points = min(MOST_POINTS, MOST_EVALUATIONS // weights.size)
     return _Kind(
         1, lambda grid, tail: losses.mixture_pair(weights, distances, escaped, grid, tail), mean_square, top, points
     )

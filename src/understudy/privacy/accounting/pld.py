@@ -28,7 +28,7 @@ from understudy.privacy.events import Event, NoSampling, PoissonSampling, Reveal
 
 USUAL_GRID, FINEST_GRID = 1e-4, 1e-10
 POINTS_PER_DEVIATION = 4
-MOST_POINTS, MOST_POINTS_REVEALED, MOST_POINTS_COMPOSED = 2**18, 2**15, 2**20
+MOST_POINTS, MOST_POINTS_COMPOSED, MOST_EVALUATIONS = 2**18, 2**20, 2**22
 LARGEST_LOSS = 1e6
 
 
@@ -116,10 +116,10 @@ def _piece(multiplier: float, sampling: object, count: int, deviations: float) -
         return _Piece(count, both, both, profiles.mean_square_loss(rate, distance))
     if isinstance(sampling, RevealedRouting):
         draws, rate = count // sampling.rows, _rate(sampling.subsets)
-        both, mean_square = profiles.revealed(
+        both, mean_square, components = profiles.revealed(
             draws, rate, sampling.rows * distance**2, float(stats.norm.sf(deviations))
         )
-        return _Piece(1, both, both, mean_square, MOST_POINTS_REVEALED)
+        return _Piece(1, both, both, mean_square, min(MOST_POINTS, MOST_EVALUATIONS // components))
     raise InputError(f"sampling: {sampling!r} is unknown to the pld accountant; an unknown event is never accounted")
 
 

@@ -70,12 +70,12 @@ def routed(rate: float, distance: float, deviations: float) -> Direction:
     return Direction(profile, lowest, max(0.0, _loss(rate, distance, distance + deviations)))
 
 
-def revealed(draws: int, rate: float, squared_distance: float, tail: float) -> tuple[Direction, float]:
+def revealed(draws: int, rate: float, squared_distance: float, tail: float) -> tuple[Direction, float, int]:
     """A whole run whose routing is known: E_m[Gaussian profile at distance sqrt(m * squared_distance)].
 
     m, the number of times that a unit's subset was drawn, is Binomial(draws, rate). The chance of more than the largest
-    m considered is counted as delta; where there are many values, neighbours are rounded up. The second value is the
-    mean square of the loss.
+    m considered is counted as delta; where there are many values, neighbours are rounded up. With the
+    direction come the mean square of the loss and the number of values.
     """
     law, deviations = stats.binom(draws, rate), float(stats.norm.isf(tail))
     lowest, highest = int(max(0.0, law.mean() - 10 * law.std())), _exceeded(law.sf, tail, int(law.mean()), draws)
@@ -94,7 +94,7 @@ def revealed(draws: int, rate: float, squared_distance: float, tail: float) -> t
     lowest_loss = float(np.min(distances**2 / 2 - deviations * distances))
     highest_loss = float(distances[-1] ** 2 / 2 + deviations * distances[-1])
     mean_square = float((weights * (distances**2 + distances**4 / 4)).sum())
-    return Direction(profile, lowest_loss, highest_loss), mean_square
+    return Direction(profile, lowest_loss, highest_loss), mean_square, times.size
 
 
 def _exceeded(survival: Callable[[int], float], tail: float, low: int, high: int) -> int:

@@ -7,8 +7,10 @@ replacement), whose sum stands inside the logarithm, and are converted as there:
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
@@ -63,13 +65,27 @@ def _divergence(event: Event) -> Array:
 
 
 def _poisson(rate: float, multiplier: float) -> Array:
-    """One Poisson-sampled Gaussian; the library's series for broken orders does not converge for just any value."""
+    """One Poisson-sampled Gaussian; orders for which the library's series does not converge are passed over."""
     orders = np.array(ORDERS)
     usable = orders if rate <= 0.5 and multiplier <= 100 else orders[orders % 1 == 0]
     accountant = rdp.RdpAccountant(usable)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), _quiet():
         accountant.compose(PoissonSampledDpEvent(max(rate, 1e-300), GaussianDpEvent(multiplier)))
-    return _chords(np.append(1.0, usable), np.append(0.0, accountant.rdp * (usable - 1)))
+    finite = np.isfinite(accountant.rdp)
+    moments = (accountant.rdp * (usable - 1))[finite]
+    return _chords(np.append(1.0, usable[finite]), np.append(0.0, moments))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the library's warnings about single orders off the user's terminal."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _revealed(rate: float, squared_distance: float) -> Array:

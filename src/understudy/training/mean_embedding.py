@@ -1,0 +1,131 @@
+"""Mean embeddings: a class-wise sum of random Fourier features, released once with noise, and a generator fitted to it.
+
+With random frequencies w_1..w_F, drawn without looking at the data, an image x has the features
+
+    phi(x) = [cos(w_1 x), ..., cos(w_F x), sin(w_1 x), ..., sin(w_F x)] / sqrt(F),        |phi(x)| = 1.
+
+The data are read once, for the class-wise sum  S = sum_i e(y_i) (x) [sqrt(1-a) phi(x_i), sqrt(a)], to which Gaussian
+noise is added. The constant last feature makes the noisy class sizes a part of the same release. Everything after it is
+post-processing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from understudy.files import read_tensors, write_tensors
+from understudy.models.generator import Generator
+from understudy.privacy.events import Event
+from understudy.privacy.mechanisms import GaussianSum, MechanismConfig
+from understudy.training.batches import load_batch
+from understudy.training.run import Run
+
+PURPOSE = "class-wise mean embedding"
+
+
+@dataclass(frozen=True)
+class EmbeddingConfig:
+    """The features: how many frequencies, at which length scales (in units of the square root of the pixel count)."""
+
+    frequencies: int
+    length_scales: tuple[float, ...]
+    size_share: float  # a: the part of a record's squared norm that counts its class
+
+
+class Embedding:
+    """Random Fourier features with public frequencies; the constant last feature counts records."""
+
+    def __init__(self, frequencies: Tensor, size_share: float) -> None:
+        self.frequencies, self.size_share = frequencies, size_share
+
+    @classmethod
+    def of_run(cls, run: Run, config: EmbeddingConfig) -> Embedding:
+        """Frequencies of this run: drawn without the data and kept, because the noisy embedding belongs to them."""
+        path = run.private / "frequencies.safetensors"
+        if not path.exists():
+            write_tensors(path, {"frequencies": _draw_frequencies(run, config)})
+        return cls(read_tensors(path)[0]["frequencies"].to(run.device), config.size_share)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Unit-norm features (N, 2F + 1) of images (N, C, H, W) in [0, 1]."""
+        phase = images.flatten(1) @ self.frequencies
+        scale = ((1 - self.size_share) / self.frequencies.shape[1]) ** 0.5
+        size = torch.full((len(images), 1), self.size_share**0.5, device=images.device)
+        return torch.cat([phase.cos() * scale, phase.sin() * scale, size], dim=1)
+
+
+@dataclass(frozen=True)
+class NoisyMeans:
+    """What the release says: the mean embedding of each class (classes, 2F) and its share of the records."""
+
+    means_dp: Tensor
+    shares_dp: Tensor
+
+    @classmethod
+    def from_total(cls, total_dp: Tensor, size_share: float, nominal_records: int) -> NoisyMeans:
+        """Divide the noisy sums by the noisy class sizes; a class with hardly any record is taken as 1 % of its due."""
+        smallest = 0.01 * nominal_records / len(total_dp)
+        sizes_dp = (total_dp[:, -1] / size_share**0.5).clamp(min=smallest)
+        return cls((total_dp[:, :-1] / sizes_dp[:, None]).float(), (sizes_dp / sizes_dp.sum()).float())
+
+    def label_weights(self) -> tuple[float, ...]:
+        """The shares as the released generator's law of labels."""
+        return tuple(round(float(share), 6) for share in self.shares_dp)
+
+
+def release_means(run: Run, embedding: Embedding, event: Event) -> NoisyMeans:
+    """The one private read: the noisy class-wise sum of embeddings.
+
+    Privacy: a record adds one row of norm at most C = 1 to one class (add-remove, sensitivity C); one Gaussian event,
+    no sampling, recorded before the sum is used. The sum is divided by noisy sizes, never by a private count.
+    """
+    config = MechanismConfig(clip=1.0, event=event, planned=1, purpose=PURPOSE)
+    mechanism = GaussianSum(run.ledger, run.randomness, config)
+    micro_batch = run.plan.config.runtime.micro_batch
+
+    def compute_total() -> Tensor:
+        features = 2 * embedding.frequencies.shape[1] + 1
+        total = torch.zeros(run.plan.domain.classes or 1, features, dtype=torch.float64, device=run.device)
+        for start in range(0, len(run.data), micro_batch):
+            images_private, labels_private = load_batch(run.data, slice(start, start + micro_batch), run.device)
+            mechanism.accumulate(total, embedding(images_private), labels_private)
+        mechanism.check_finite()
+        return total
+
+    total_dp = mechanism.release_once(compute_total, run.private / "embedding.safetensors").to(run.device)
+    return NoisyMeans.from_total(total_dp, embedding.size_share, run.plan.domain.nominal_records)
+
+
+def distance(
+    generator: Generator, embedding: Embedding, target: NoisyMeans, batch: int, random: torch.Generator
+) -> Tensor:
+    """Squared distance of class-wise mean embeddings between generated images and the target, weighted by class.
+
+    The squared norm of a mean over few images is too large by (1 - |mean|^2) / n, which would reward the images of a
+    class for being alike; with |phi|^2 = 1 - a the unbiased value is (n |mean|^2 - (1 - a)) / (n - 1).
+    """
+    classes, size = len(target.means_dp), max(2, batch // len(target.means_dp))
+    labels = torch.arange(classes, device=random.device).repeat_interleave(size)
+    raw = generator(generator.draw_latent(len(labels), random), labels)
+    images = generator.pixels(raw) if generator.config.output == "sigmoid" else _cut(raw)
+    means = embedding(images)[:, :-1].view(classes, size, -1).mean(dim=1)
+    norms = (size * means.square().sum(dim=1) - (1 - embedding.size_share)) / (size - 1)
+    cross = (means * target.means_dp).sum(dim=1)
+    squares = norms - 2 * cross + target.means_dp.square().sum(dim=1)
+    return (target.shares_dp * squares).sum() + (raw - images).square().mean() * (generator.config.output == "clamp")
+
+
+def _cut(raw: Tensor) -> Tensor:
+    """Raw values cut to [0, 1], with the gradient passed straight through."""
+    return raw + (raw.clamp(0, 1) - raw).detach()
+
+
+def _draw_frequencies(run: Run, config: EmbeddingConfig) -> Tensor:
+    channels, height, width = run.plan.domain.shape
+    pixels = channels * height * width
+    scales = torch.tensor(config.length_scales) * pixels**0.5
+    of_frequency = scales[torch.arange(config.frequencies) % len(scales)]
+    return torch.randn(pixels, config.frequencies, generator=run.randomness.generator()) / of_frequency
