@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from understudy.cli.options import DataOptions, Json, print_json
+from understudy.cli.options import DataOptions, Json, print_json, read_settings
 
 NAME = "demo"
 _METHOD, _EPSILON, _DELTA = "dp-merf", 10.0, 1e-5
 _SAMPLES = 5000
+_SETTINGS = ("method.frequencies=1000", "method.steps=400", "method.batch=200")  # small images need little
 
 
 def command(
@@ -51,11 +53,11 @@ def _train(run: Path, say: Callable[[str], None]) -> None:
     from understudy.cli.train import Request, continue_run, start_run
 
     source = DataOptions("digits")
-    request = Request(_METHOD, run, _EPSILON, _DELTA, {}, None)
+    request = Request(_METHOD, run, _EPSILON, _DELTA, read_settings(None, _SETTINGS), None)
     if (run / "release").is_dir():
         say(f"     {run} holds a finished run; it is used again (remove {run.parent} for a fresh one)")
     elif (run / "run.json").exists():
-        continue_run(request, source)
+        continue_run(replace(request, config={}), source)
     else:
         start_run(request, source)
 

@@ -153,8 +153,5 @@ def event_in_words(event: Event) -> str:
         "revealed": f"of one of {getattr(event.sampling, 'subsets', 1)} subsets, the draw being treated as known",
     }[event.sampling.kind]
     purpose = f" ({event.purpose})" if event.purpose else ""
-    times = "time" if event.count == 1 else "times"
-    return (
-        f"{event.count:,} {times} a {event.mechanism} mechanism with noise multiplier {event.noise_multiplier:g} "
-        f"{sampling}{purpose}"
-    )
+    times = "once" if event.count == 1 else f"{event.count:,} times"
+    return f"{times} a {event.mechanism} mechanism with noise multiplier {event.noise_multiplier:g} {sampling}{purpose}"

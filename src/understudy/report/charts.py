@@ -52,7 +52,7 @@ def value_chart(points: Sequence[dict[str, float]], name: str) -> str | None:
 
 def attack_chart(bound: AttackBound) -> str:
     """The most that a membership test can find, for each share of false alarms on a logarithmic scale."""
-    rates = [10 ** (exponent / 20) for exponent in range(-120, 1)]
+    rates = [10 ** (exponent / 20) for exponent in range(-100, 1)]
     with matplotlib.rc_context(_style("attack")):
         figure, axes = _figure(6.4, 2.9)
         axes.plot(
@@ -64,7 +64,8 @@ def attack_chart(bound: AttackBound) -> str:
         )
         axes.plot(rates, rates, color=FAINT, linewidth=1.4, linestyle=(0, (5, 3)), label="guessing")
         axes.set_xscale("log")
-        axes.set_xlim(1e-6, 1)
+        axes.xaxis.set_major_formatter(lambda rate, _: f"{100 * rate:g} %")
+        axes.set_xlim(1e-5, 1)
         axes.set_ylim(0, 1.04)
         axes.set_xlabel("share of outsiders accused by mistake")
         axes.set_ylabel("share of members found")

@@ -57,7 +57,8 @@ def read_subject(path: Path | str) -> Subject:
 
 
 def _name(folder: Path) -> str:
-    return folder.resolve().name
+    place = folder.resolve()
+    return f"{place.parent.name}/{place.name}" if place.name in ("run", "release") else place.name
 
 
 def _load(place: Path) -> tuple[Release | None, str | None]:
