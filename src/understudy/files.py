@@ -62,7 +62,7 @@ def make_folder(path: Path, what: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / ".writable"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another process may be probing too
     except OSError as error:
         raise InputError(f"{what}: {path} cannot be written ({error.strerror}); choose another folder") from None
 
