@@ -1,0 +1,124 @@
+"""Tiny data sets, tiny settings for every method, and the reading of run folders: shared by several rooms of tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from understudy.data import ImageDataset, from_arrays
+from understudy.errors import InterruptedRun
+from understudy.methods.registry import method_names
+from understudy.privacy.budget import Budget
+from understudy.release.release import Release
+from understudy.workflow import TrainOptions, train
+
+BUDGET = Budget(epsilon=10, delta=1e-5)
+RECORDS, CLASSES = 40, 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """How the tests train one method: in about a second, on 40 images of 8x8 pixels, within ``BUDGET``."""
+
+    name: str
+    privacy: dict[str, Any]  # with a noise multiplier of about 10, so that nothing is calibrated and accounting is quick
+    method: dict[str, Any]
+    public_values: frozenset[str]  # what it reports while it runs; every name here was judged to be public
+    runtime: dict[str, list[Any]] = field(default_factory=dict)  # its own runtime settings, with values to try
+
+    def config(self, **changes: dict[str, Any]) -> dict[str, Any]:
+        """The config of a tiny run, with some settings changed: ``config(privacy={"noise_multiplier": 1.0})``."""
+        groups = {"privacy": self.privacy, "method": self.method, "runtime": {"device": "cpu"}}
+        return {name: {**group, **changes.get(name, {})} for name, group in groups.items()}
+
+
+_GS_WGAN = Case(
+    "gs-wgan",
+    privacy={"noise_multiplier": 10.0, "subsets": 4, "queries": 32},
+    method={
+        "queries_per_step": 8,
+        "critics_per_step": 3,
+        "critic_batch": 4,
+        "critic_width": 8,
+        "warm_iterations": 1,
+        "generator_width": 2,
+        "latent": 2,
+    },
+    public_values=frozenset({"contrast", "answers", "epsilon_spent"}),
+)
+
+CASES = {
+    "dp-merf": Case(
+        "dp-merf",
+        privacy={"noise_multiplier": 10.0},
+        method={"frequencies": 16, "steps": 4, "batch": 12, "latent": 2, "width": 4},
+        public_values=frozenset({"loss", "epsilon_spent"}),
+    ),
+    "gs-wgan": _GS_WGAN,
+    "gs-wgan as published": replace(_GS_WGAN, method={**_GS_WGAN.method, "mode": "paper", "critic_rounds": 1}),
+}
+
+ALL_CASES = [*CASES, *(name for name in method_names() if name not in {case.name for case in CASES.values()})]
+
+
+def case_of(case: str) -> Case:
+    """An entry of ``CASES``."""
+    if case not in CASES:
+        pytest.fail(
+            f"method {case!r} is registered, but has no entry in CASES of tests/helpers.py: add settings with which it "
+            f"trains in about a second on {RECORDS} images of 8x8 pixels within {BUDGET}, and the public values that "
+            "it reports; then every conformance test runs for it by itself"
+        )
+    return CASES[case]
+
+
+def tiny_data(kind: str = "labelled", *, records: int = RECORDS, nominal: int = RECORDS, seed: int = 0) -> ImageDataset:
+    """Random images of 8x8 pixels: ``labelled`` (grey, three classes), ``unlabelled`` (grey) or ``rgb`` (with classes)."""
+    random = np.random.default_rng(seed)
+    shape = (records, 8, 8, 3) if kind == "rgb" else (records, 8, 8)
+    images = random.integers(0, 256, shape, dtype=np.uint8)
+    if kind == "unlabelled":
+        return from_arrays(images, records=nominal)
+    return from_arrays(images, random.integers(0, CLASSES, records), classes=CLASSES, records=nominal)
+
+
+def with_labels(labels: Sequence[int]) -> ImageDataset:
+    """One record for each label (none for none), under the declared domain of ``tiny_data``."""
+    data = tiny_data(records=max(1, len(labels)))
+    return ImageDataset(data.name, data.domain, data.images[: len(labels)], np.array(labels, dtype=np.int64))
+
+
+def tiny_train(case: str, data: ImageDataset, out: Path, **changes: Any) -> Release:
+    """Train a case of ``CASES``; ``changes`` are those of ``Case.config`` or fields of ``TrainOptions``."""
+    groups = {name: changes.pop(name) for name in ("privacy", "method", "runtime") if name in changes}
+    config = case_of(case).config(**groups)
+    return train(case_of(case).name, data, BUDGET, out, TrainOptions(config=config, **changes))
+
+
+def interrupt(case: str, data: ImageDataset, out: Path, **changes: Any) -> None:
+    """Train until the first report, then ask the run to stop: it must say that it was interrupted."""
+    reports: list[Any] = []
+    with pytest.raises(InterruptedRun, match="continue with --resume"):
+        tiny_train(case, data, out, listener=reports.append, stop_requested=lambda: bool(reports), **changes)
+    assert reports, "the run must report before it ends"
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file with one JSON object a line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@contextmanager
+def own_state_folder(folder: Path) -> Iterator[None]:
+    """A state folder for fixtures that live longer than one test; tests have their own by themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        yield
