@@ -35,14 +35,16 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path) -> Ledger:
-        """A new, empty ledger; an existing file is never overwritten."""
+        """A new, empty ledger; a file that holds anything is never overwritten.
+
+        An empty file is what a run leaves behind that was killed before it recorded, and so before it spent, anything.
+        """
+        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
         try:
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        except FileExistsError:
-            raise InputError(
-                f"ledger: {path} exists already; resume that run or choose another output folder"
-            ) from None
-        os.close(descriptor)
+            if os.fstat(descriptor).st_size:
+                raise InputError(f"ledger: {path} exists already; resume that run or choose another output folder")
+        finally:
+            os.close(descriptor)
         _sync_folder(path.parent)
         return cls(path)
 
