@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +170,6 @@ def _release(folder: Path, description: RunDescription, ledger: Ledger, generato
         domain=description.domain,
         method_config={key: value for key, value in description.config.items() if key != "runtime"},
         certificate_fields={
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "software": {name: _version(name) for name in ("understudy", "torch", "dp-accounting", "numpy", "scipy")},
             "guarantees": [{"epsilon": accounting.certified_epsilon(events, delta), "delta": delta}],
             "events": [event.model_dump(exclude_none=True) for event in events],
             "assumed_public": description.domain.assumed_public(),
@@ -187,10 +183,3 @@ def _release(folder: Path, description: RunDescription, ledger: Ledger, generato
     release.save(folder / "release", allow_seeded=True)
     ledger.note(reason)
     return release
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed as a package"

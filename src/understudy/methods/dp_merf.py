@@ -12,9 +12,7 @@ median heuristic would read private data), several length scales are mixed, and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import TYPE_CHECKING, ClassVar
 
 from understudy._lazy import LazyModule
 from understudy.data.domain import Domain
@@ -23,32 +21,23 @@ from understudy.methods.configuration import MethodConfig
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
+from understudy.training.settings import Count, EmbeddingSettings
 
 if TYPE_CHECKING:
-    import torch
-
     from understudy.models import generator as generators
     from understudy.training import mean_embedding, states
     from understudy.training.run import Run
 else:
-    torch = LazyModule("torch")
     generators = LazyModule("understudy.models.generator")
     mean_embedding = LazyModule("understudy.training.mean_embedding")
     states = LazyModule("understudy.training.states")
 
 
-class DpMerfSettings(BaseModel):
-    """The embedding and the fit; none of it changes epsilon."""
+class DpMerfSettings(EmbeddingSettings):
+    """The embedding, the fit and the generator; none of it changes epsilon."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    frequencies: Annotated[int, Field(ge=1)] = 4000
-    length_scales: tuple[Annotated[float, Field(gt=0)], ...] = (0.2,)  # in units of the square root of the pixel count
-    size_share: Annotated[float, Field(gt=0, lt=1)] = 0.02  # a: the part of a unit's squared norm that counts its class
-    steps: Annotated[int, Field(ge=1)] = 3000
-    batch: Annotated[int, Field(ge=1)] = 500
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    latent: Annotated[int, Field(ge=1)] = 16
-    width: Annotated[int, Field(ge=1)] = 32
+    latent: Count = 16
+    width: Count = 32
 
 
 class DpMerfConfig(MethodConfig):
@@ -88,23 +77,15 @@ class DpMerf(Method):
     def train(self, run: Run) -> generators.Generator:
         """Release the embedding once, then fit the generator to it; only the first of the two touches the data."""
         assert isinstance(run.plan.config, DpMerfConfig)
-        settings = run.plan.config.method
-        features = mean_embedding.EmbeddingConfig(settings.frequencies, settings.length_scales, settings.size_share)
-        embedding = mean_embedding.Embedding.of_run(run, features)
+        settings, random = run.plan.config.method, run.randomness.generator(run.device)
+        embedding = mean_embedding.Embedding.of_run(run, settings)
         target = mean_embedding.release_means(run, embedding, run.plan.events[0])
         generator = generators.build_generator(_generator_config(settings, run.plan.domain, target)).to(run.device)
-        optimizer = torch.optim.Adam(generator.parameters(), settings.learning_rate, betas=(0.5, 0.999))
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps)
-        progress = states.Resumable(run, generator, {"optimizer": optimizer, "schedule": schedule})
-        random = run.randomness.generator(run.device)
-        for step in progress.steps(settings.steps):
-            loss = mean_embedding.distance(generator, embedding, target, settings.batch, random)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
-            schedule.step()
+        fit = mean_embedding.Fit(generator, embedding, target, settings)
+        for step in states.Resumable(run, generator, fit.parts()).steps(settings.steps):
+            loss = fit.step(random)
             if step % max(1, settings.steps // 100) == 0:
-                run.report(step, loss=float(loss.detach()))
+                run.report(step, loss=float(loss))
         return generator
 
 

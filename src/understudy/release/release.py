@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,7 @@ def build_release(
     config = make_config(method=method, generator=generator.config, domain=domain, method_config=dict(method_config))
     fields = {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "software": {name: version(name) for name in ("understudy", "torch", "dp-accounting")},
+        "software": {name: _version(name) for name in ("understudy", "torch", "dp-accounting", "numpy", "scipy")},
         **certificate_fields,
         "method": method,
         "generator_sha256": sha256(weights_to_bytes(generator.eval())),
@@ -169,3 +169,10 @@ def _checked_labels(labels: Sequence[int], classes: int | None) -> list[int]:
     if wrong:
         raise InputError(f"labels: found {wrong[0]}, but this generator knows the classes 0 to {classes - 1}")
     return allowed
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed as a package"

@@ -15,19 +15,7 @@ from understudy.training.critic_bank_batches import SubsetTable, take
 from understudy.training.critic_bank_config import AdamConfig, CriticBankConfig, CriticBankRuntime, CriticReport
 from understudy.training.critic_bank_warm_start import PrivateRecords, WarmStartConfig, warm_start
 from understudy.training.run import Run
-
-
-@dataclass(frozen=True)
-class PanelConfig:
-    """How many critics, how large, and how they train."""
-
-    subsets: int
-    width: int
-    learning_rate: float
-    batch: int
-    per_step: int
-    warm_iterations: int
-    warm_learning_rate: float
+from understudy.training.settings import CriticSettings
 
 
 @dataclass(frozen=True)
@@ -45,11 +33,12 @@ class CriticPanel:
     images. The only way out is ``answer``, whose rows must go into a mechanism before anything else sees them.
     """
 
-    def __init__(self, run: Run, config: PanelConfig) -> None:
-        self.config, self._randomness = config, run.randomness
+    def __init__(self, run: Run, subsets: int, settings: CriticSettings) -> None:
+        self.subsets, self.settings, self._randomness = subsets, settings, run.randomness
+        assert settings.width is not None, "decided by the plan"
         self._random = run.randomness.generator(run.device)
-        assignment = torch.from_numpy(_partition(run, config.subsets).assignment)
-        table = SubsetTable.from_assignment(assignment, config.subsets)
+        assignment = torch.from_numpy(_partition(run, subsets).assignment)
+        table = SubsetTable.from_assignment(assignment, subsets)
         labels = None if run.data.labels is None else torch.from_numpy(run.data.labels).to(run.device)
         self._records_private = PrivateRecords(
             torch.from_numpy(run.data.images).to(run.device),
@@ -57,9 +46,9 @@ class CriticPanel:
             SubsetTable(table.members.to(run.device), table.sizes.to(run.device)),
         )
         bank_config = CriticBankConfig(
-            critic=CriticConfig(shape=run.plan.domain.shape, classes=run.plan.domain.classes, width=config.width),
-            critics=config.subsets,
-            adam=AdamConfig(learning_rate=config.learning_rate),
+            critic=CriticConfig(shape=run.plan.domain.shape, classes=run.plan.domain.classes, width=settings.width),
+            critics=subsets,
+            adam=AdamConfig(learning_rate=settings.learning_rate),
         )
         runtime = CriticBankRuntime(precision=run.plan.config.runtime.precision)
         active = self._records_private.table.nonempty
@@ -69,27 +58,27 @@ class CriticPanel:
     def warm_start(self) -> None:
         """Train each critic against a throw-away generator of its own, on its own subset."""
         config = WarmStartConfig(
-            iterations=self.config.warm_iterations,
-            batch=self.config.batch,
-            learning_rate=self.config.warm_learning_rate,
+            iterations=self.settings.warm_iterations,
+            batch=self.settings.batch,
+            learning_rate=self.settings.warm_learning_rate,
         )
         warm_start(self.bank, self._records_private, config, self._random)
 
     def train_scheduled(self, pool: FakePool) -> CriticReport:
         """Train the next critics in turn: the schedule is public and does not know who was asked what."""
-        stop = min(self._next + self.config.per_step, self.config.subsets)
+        stop = min(self._next + self.settings.per_step, self.subsets)
         turn = slice(self._next, stop)
-        self._next = stop % self.config.subsets
+        self._next = stop % self.subsets
         return self.train(turn, pool)
 
     def train_all(self, pool: FakePool) -> None:
         """Train every critic once on the pool."""
-        for _ in range(-(-self.config.subsets // self.config.per_step)):
+        for _ in range(-(-self.subsets // self.settings.per_step)):
             self.train_scheduled(pool)
 
     def train(self, critics: slice, pool: FakePool) -> CriticReport:
         """One step of the named critics, each on its own records and its own random part of the pool."""
-        drawn = self._records_private.table.draw(critics, self.config.batch, self._random)
+        drawn = self._records_private.table.draw(critics, self.settings.batch, self._random)
         real, labels = take(self._records_private.images, self._records_private.labels, drawn)
         picked = torch.randint(len(pool.images), drawn.shape, generator=self._random, device=drawn.device)
         fake_labels = None if pool.labels is None else pool.labels[picked]
@@ -100,7 +89,7 @@ class CriticPanel:
 
         Privacy: the draw stays in this process; amplification rests on its secrecy (docs/privacy.md).
         """
-        drawn = uniform_integers(count, self.config.subsets, self._randomness.bits)
+        drawn = uniform_integers(count, self.subsets, self._randomness.bits)
         return torch.from_numpy(drawn).to(self.bank.device)
 
     def answer(self, images: Tensor, labels: Tensor | None, routing: Tensor) -> Tensor:

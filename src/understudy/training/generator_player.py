@@ -7,28 +7,21 @@ lies outside. A sigmoid saturates under noise and the images go black for good; 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from understudy.data.domain import Domain
 from understudy.errors import CheckError
 from understudy.models.generator import Generator, GeneratorConfig, build_generator
 from understudy.training.critic_panel import FakePool
+from understudy.training.mean_embedding import Embedding, Fit, NoisyMeans
 from understudy.training.run import Run
+from understudy.training.settings import EmbeddingSettings, GeneratorSettings
 from understudy.training.states import Stateful
 
 _BLANK_CONTRAST = 0.03  # mean deviation of the pixels of one image, and of one pixel over images
 _BLANK_CHECKS = 5
-
-
-@dataclass(frozen=True)
-class PlayerConfig:
-    """How the generator learns."""
-
-    learning_rate: float
-    average_decay: float
-    outside_penalty: float
 
 
 class GeneratorPlayer:
@@ -37,12 +30,13 @@ class GeneratorPlayer:
     Privacy: it sees sanitized answers only, so all it does is post-processing.
     """
 
-    def __init__(self, run: Run, generator: GeneratorConfig, config: PlayerConfig) -> None:
-        self.config, self._random = config, run.randomness.generator(run.device)
-        self.live = build_generator(generator).to(run.device)
-        self.average = build_generator(generator.model_copy(update={"spectral_norm": False})).to(run.device)
+    def __init__(self, run: Run, settings: GeneratorSettings) -> None:
+        self.settings, self._random = settings, run.randomness.generator(run.device)
+        config = _network(settings, run.plan.domain)
+        self.live = build_generator(config).to(run.device)
+        self.average = build_generator(config.model_copy(update={"spectral_norm": False})).to(run.device)
         self._copy_weights(self.average, 0.0)
-        self._optimizer = torch.optim.Adam(self.live.parameters(), config.learning_rate, betas=(0.5, 0.9))
+        self._optimizer = torch.optim.Adam(self.live.parameters(), settings.learning_rate, betas=(0.5, 0.9))
         self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, _Decay(run.plan.steps))
         self._low_precision = run.plan.config.runtime.precision == "bf16" and run.device.type == "cuda"
         self._blank_checks = 0
@@ -50,6 +44,13 @@ class GeneratorPlayer:
     def parts(self) -> dict[str, Stateful]:
         """What a checkpoint must keep beside the average."""
         return {"live": self.live, "optimizer": self._optimizer, "schedule": self._schedule}
+
+    def start_from(self, means: NoisyMeans, embedding: Embedding, settings: EmbeddingSettings) -> None:
+        """Fit the generator to a released embedding before the first query."""
+        fit = Fit(self.live, embedding, means, settings)
+        for _ in range(settings.steps):
+            fit.step(self._random)
+        self._copy_weights(self.average, 0.0)
 
     def pool(self, count: int) -> FakePool:
         """Generated images for the critics to train on."""
@@ -69,12 +70,12 @@ class GeneratorPlayer:
         """One step along the sanitized gradients of the critics' loss and the pull back into [0, 1]."""
         values = raw.detach()
         outside = values - values.clamp(0, 1)
-        slopes = answers_dp.view_as(values) + 2 * self.config.outside_penalty * outside
+        slopes = answers_dp.view_as(values) + 2 * self.settings.outside_penalty * outside
         self._optimizer.zero_grad(set_to_none=True)
         raw.backward(slopes / len(values))
         self._optimizer.step()
         self._schedule.step()
-        self._copy_weights(self.average, self.config.average_decay)
+        self._copy_weights(self.average, self.settings.average_decay)
 
     def check_alive(self, images: Tensor) -> float:
         """Contrast of generated images; a generator that stays blank or always draws one image stops the run.
@@ -104,6 +105,20 @@ class GeneratorPlayer:
 
     def _precision(self) -> AbstractContextManager[None]:
         return torch.autocast("cuda", torch.bfloat16, enabled=self._low_precision)
+
+
+def _network(settings: GeneratorSettings, domain: Domain) -> GeneratorConfig:
+    assert settings.width is not None, "decided by the plan"
+    return GeneratorConfig(
+        kind=settings.kind,
+        shape=domain.shape,
+        classes=domain.classes,
+        latent=settings.latent,
+        latent_law=settings.latent_law,
+        width=settings.width,
+        output="clamp",
+        spectral_norm=settings.spectral_norm and settings.kind == "resnet",
+    )
 
 
 class _Decay:

@@ -22,17 +22,10 @@ from understudy.privacy.events import Event
 from understudy.privacy.mechanisms import GaussianSum, MechanismConfig
 from understudy.training.batches import load_batch
 from understudy.training.run import Run
+from understudy.training.settings import EmbeddingSettings
+from understudy.training.states import Stateful
 
 PURPOSE = "class-wise mean embedding"
-
-
-@dataclass(frozen=True)
-class EmbeddingConfig:
-    """The features: how many frequencies, at which length scales (in units of the square root of the pixel count)."""
-
-    frequencies: int
-    length_scales: tuple[float, ...]
-    size_share: float  # a: the part of a record's squared norm that counts its class
 
 
 class Embedding:
@@ -42,12 +35,12 @@ class Embedding:
         self.frequencies, self.size_share = frequencies, size_share
 
     @classmethod
-    def of_run(cls, run: Run, config: EmbeddingConfig) -> Embedding:
+    def of_run(cls, run: Run, settings: EmbeddingSettings) -> Embedding:
         """Frequencies of this run: drawn without the data and kept, because the noisy embedding belongs to them."""
         path = run.private / "frequencies.safetensors"
         if not path.exists():
-            write_tensors(path, {"frequencies": _draw_frequencies(run, config)})
-        return cls(read_tensors(path)[0]["frequencies"].to(run.device), config.size_share)
+            write_tensors(path, {"frequencies": _draw_frequencies(run, settings)})
+        return cls(read_tensors(path)[0]["frequencies"].to(run.device), settings.size_share)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Unit-norm features (N, 2F + 1) of images (N, C, H, W) in [0, 1]."""
@@ -118,14 +111,41 @@ def distance(
     return (target.shares_dp * squares).sum() + (raw - images).square().mean() * (generator.config.output == "clamp")
 
 
+class Fit:
+    """Fits a generator to noisy means, step by step: Adam with a falling learning rate.
+
+    Privacy: post-processing of the released means; no private value is read.
+    """
+
+    def __init__(
+        self, generator: Generator, embedding: Embedding, target: NoisyMeans, settings: EmbeddingSettings
+    ) -> None:
+        self.generator, self.embedding, self.target, self.settings = generator, embedding, target, settings
+        self.optimizer = torch.optim.Adam(generator.parameters(), settings.learning_rate, betas=(0.5, 0.999))
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, settings.steps)
+
+    def parts(self) -> dict[str, Stateful]:
+        """What a checkpoint must keep beside the generator."""
+        return {"optimizer": self.optimizer, "schedule": self.schedule}
+
+    def step(self, random: torch.Generator) -> Tensor:
+        """One step; returns the squared distance."""
+        loss = distance(self.generator, self.embedding, self.target, self.settings.batch, random)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.schedule.step()
+        return loss.detach()
+
+
 def _cut(raw: Tensor) -> Tensor:
     """Raw values cut to [0, 1], with the gradient passed straight through."""
     return raw + (raw.clamp(0, 1) - raw).detach()
 
 
-def _draw_frequencies(run: Run, config: EmbeddingConfig) -> Tensor:
+def _draw_frequencies(run: Run, settings: EmbeddingSettings) -> Tensor:
     channels, height, width = run.plan.domain.shape
     pixels = channels * height * width
-    scales = torch.tensor(config.length_scales) * pixels**0.5
-    of_frequency = scales[torch.arange(config.frequencies) % len(scales)]
-    return torch.randn(pixels, config.frequencies, generator=run.randomness.generator()) / of_frequency
+    scales = torch.tensor(settings.length_scales) * pixels**0.5
+    of_frequency = scales[torch.arange(settings.frequencies) % len(scales)]
+    return torch.randn(pixels, settings.frequencies, generator=run.randomness.generator()) / of_frequency

@@ -1,0 +1,50 @@
+"""Settings that methods share, as frozen configs; importing them imports no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class EmbeddingSettings(BaseModel):
+    """A mean embedding and the fit of a generator to it."""
+
+    model_config = _FROZEN
+    frequencies: Count = 4000
+    length_scales: tuple[Positive, ...] = (0.2,)  # in units of the square root of the number of pixels
+    size_share: Annotated[float, Field(gt=0, lt=1)] = 0.02  # the part of a record's squared norm that counts its class
+    steps: Count = 3000
+    batch: Count = 500
+    learning_rate: Positive = 1e-3
+
+
+class CriticSettings(BaseModel):
+    """Critics on disjoint subsets: their size and how they train. ``None`` is decided from the image size."""
+
+    model_config = _FROZEN
+    width: Annotated[int, Field(ge=8, multiple_of=8)] | None = None
+    learning_rate: Positive = 1e-4
+    batch: Count = 32
+    per_step: Count = 100  # critics trained for each generator step, in turn
+    rounds: Count = 5  # paper mode: critic steps for each draw
+    warm_iterations: Annotated[int, Field(ge=0)] = 60
+    warm_learning_rate: Positive = 1e-3  # of the throw-away generators
+
+
+class GeneratorSettings(BaseModel):
+    """A generator that learns from image gradients."""
+
+    model_config = _FROZEN
+    kind: Literal["resnet", "dcgan"] = "resnet"
+    width: Count | None = None
+    latent: Count = 10
+    latent_law: Literal["normal", "bernoulli"] = "normal"
+    spectral_norm: bool = True
+    learning_rate: Positive = 1e-4
+    average_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    outside_penalty: Annotated[float, Field(ge=0)] = 1.0
