@@ -113,9 +113,7 @@ def continue_run(request: Request, source: DataOptions) -> Release:
         if asked is not None and asked != value:
             raise InputError(f"{name}: {asked} was asked for, but the run in {request.out} was started with {value}")
     if request.config or request.seed is not None:
-        raise InputError(
-            "resume: config and seed are those the run was started with; leave --config, --set and --seed out"
-        )
+        raise InputError("resume: a run keeps its config and seed; leave --config, --set, --device and --seed out")
     data = source.completed_from(described.domain).load()
     with stop_on_signals() as stop, show_progress() as listener:
         return resume(data, request.out, TrainOptions(listener=listener, stop_requested=stop))

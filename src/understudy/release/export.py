@@ -121,7 +121,8 @@ def class_folders(labels: Sequence[int], class_names: Sequence[str] | None) -> d
         raw = class_names[label] if class_names is not None else str(label)
         safe = re.sub(r"[^\w .+-]", "_", raw).strip(" .")[:80]
         taken = {name.casefold() for name in names.values()}
-        names[label] = safe if safe == raw and safe.casefold() not in taken else f"{label}-{safe}".rstrip("-")
+        usable = bool(safe) and safe == raw and safe.casefold() not in taken
+        names[label] = safe if usable else f"{label}-{safe}".rstrip("-")
     return names
 
 

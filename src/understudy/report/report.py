@@ -145,7 +145,8 @@ def _quality(evaluation: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Figures of an evaluation: accuracies as bars, everything else as numbers."""
     if evaluation is None:
         return None
-    figures = [figure for figure in evaluation.get("figures", []) if isinstance(figure, Mapping) and "value" in figure]
+    listed = [figure for figure in evaluation.get("figures", []) if isinstance(figure, Mapping) and "name" in figure]
+    figures = [figure for figure in listed if isinstance(figure.get("value"), (int, float))]
     bars = [
         {"name": str(figure["name"]), "share": float(figure["value"]), "tested": figure.get("tested_on")}
         for figure in figures

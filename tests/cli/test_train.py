@@ -1,0 +1,109 @@
+"""Training from the command line: from data to a release, interrupted, resumed, released early."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from understudy.cli import progress as module
+
+from .calling import Caller
+
+
+def test_from_data_to_a_verified_release(call: Caller, train_arguments: list[object], tmp_path: Path):
+    answer = call(*train_arguments)
+    assert answer.code == 0, answer.err
+    run = tmp_path / "run"
+    assert str(run / "release") in answer.out
+    assert call("verify", run).out.splitlines()[-1] == "epsilon 10 (delta 1e-05) verified"
+    assert call("report", run, "--to", tmp_path / "report.html").code == 0
+    assert "Budget spent" in (tmp_path / "report.html").read_text()
+    assert "holds a run already" in call.refused(*train_arguments)
+    released = call("release", run, "--to", tmp_path / "copy", "--json").json()
+    assert released["release"] == str(tmp_path / "copy")
+    assert (tmp_path / "copy" / "certificate.json").read_text() == (run / "release" / "certificate.json").read_text()
+
+
+def test_json_is_one_object(call: Caller, train_arguments: list[object], tmp_path: Path):
+    result = call(*train_arguments, "--json").json()
+    assert result["release"] == str(tmp_path / "run" / "release")
+    assert 0 < result["epsilon"] <= 10
+
+
+def test_a_seeded_run_is_stamped(call: Caller, train_arguments: list[object], tmp_path: Path):
+    assert call(*train_arguments, "--seed", 3).code == 0
+    assert "randomness" in call.refused("verify", tmp_path / "run", code=1)
+    assert "seed" in call.refused("release", tmp_path / "run", "--to", tmp_path / "copy")
+
+
+@pytest.fixture
+def interrupted(call: Caller, train_arguments: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that was asked to stop at its first report."""
+
+    class Stop(module.StopRequest):
+        def __call__(self) -> bool:
+            return (tmp_path / "run" / "progress.jsonl").exists()
+
+    monkeypatch.setattr("understudy.cli.progress.StopRequest", Stop)
+    answer = call(*train_arguments)
+    monkeypatch.undo()
+    assert answer.code == 130, answer
+    assert "continue with --resume" in answer.err
+    return tmp_path / "run"
+
+
+def test_an_interrupted_run_is_resumed_with_the_data_alone(
+    call: Caller, interrupted: Path, archive: Path, tmp_path: Path
+):
+    resume = ["train", "dp-merf", "--data", archive, "--out", interrupted, "--resume"]
+    assert "epsilon: 3.0 was asked for" in call.refused(*resume, "--epsilon", 3)
+    assert "keeps its config" in call.refused(*resume, "--set", "method.steps=9")
+    assert "method" in call.refused("train", "gs-wgan", *resume[2:])
+    assert call(*resume, "--epsilon", 10).code == 0
+    assert call("verify", interrupted).code == 0
+    certificate = json.loads((interrupted / "release" / "certificate.json").read_text())
+    assert certificate["events"][0]["executed"] == 1
+
+
+def test_a_run_is_not_resumed_on_other_data(call: Caller, interrupted: Path):
+    arguments = ["train", "dp-merf", "--data", "digits", "--out", interrupted, "--resume"]
+    assert call(*arguments).code == 2
+
+
+def test_an_interrupted_run_is_released_early(call: Caller, interrupted: Path, tmp_path: Path):
+    assert "not released anything yet" in call.refused("verify", interrupted)
+    answer = call("release", interrupted)
+    assert answer.code == 0, answer.err
+    assert "released early after step" in answer.out
+    assert call("verify", interrupted).code == 0
+
+
+def test_nothing_to_resume(call: Caller, archive: Path, tmp_path: Path):
+    call.refused("train", "dp-merf", "--data", archive, "--out", tmp_path / "run", "--resume")
+
+
+def test_signals_leave_a_resumable_run(train_arguments: list[object], tmp_path: Path):
+    """A real process and a real signal: exit code 130, and the spending is on record."""
+    long = [*(str(part) for part in train_arguments), "--set", "method.steps=1000000"]
+    command = [sys.executable, "-c", "from understudy.cli.main import main; main()", *long]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ.copy())
+    try:
+        ledger = tmp_path / "run" / "ledger.jsonl"
+        deadline = time.monotonic() + 120
+        while not (ledger.exists() and '"reserve"' in ledger.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(0.5)
+        child.send_signal(signal.SIGTERM)
+        _, err = child.communicate(timeout=120)
+    finally:
+        child.kill()
+    assert child.returncode == 130, err
+    assert "continue with --resume" in err
+    assert "Traceback" not in err

@@ -1,0 +1,43 @@
+"""Builds small releases without training, and changes their files as somebody with bad intentions would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from understudy.data.domain import Domain
+from understudy.models.generator import GeneratorConfig, build_generator
+from understudy.privacy.randomness import OS_ENTROPY
+from understudy.release.release import Release, build_release
+
+GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 1.0, "sensitivity": "C", "count": 1}
+EPSILON, DELTA = 4.3772, 1e-5  # of GAUSSIAN: 4.377178
+
+
+def make_release(
+    channels: int = 1, classes: int | None = 4, class_names: tuple[str, ...] | None = None, **fields: Any
+) -> Release:
+    """A release of a random generator; ``fields`` replace those of its certificate."""
+    torch.manual_seed(0)
+    shape = (channels, 8, 8)
+    domain = Domain(shape=shape, classes=classes, class_names=class_names, nominal_records=1000)
+    generator = build_generator(GeneratorConfig(shape=shape, classes=classes, width=4, latent=3))
+    certificate = {
+        "guarantees": [{"epsilon": EPSILON, "delta": DELTA}],
+        "events": [GAUSSIAN | {"planned": 1, "executed": 1}],
+        "assumed_public": domain.assumed_public(),
+        "randomness": OS_ENTROPY,
+        "not_covered": ["side channels"],
+    }
+    return build_release("dp-merf", generator, domain, {"method": {"steps": 5}}, certificate | fields)
+
+
+def edit_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a JSON file in place."""
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
