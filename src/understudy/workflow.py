@@ -24,7 +24,7 @@ from understudy.privacy.randomness import Randomness
 from understudy.release.release import Release, build_release
 from understudy.training.checkpoints import Checkpoints
 from understudy.training.history import count_run
-from understudy.training.run import ProgressListener, Run, choose_device, locked
+from understudy.training.run import ProgressListener, Run, choose_device, latest_checkpoint, locked
 from understudy.training.states import released_weights
 
 NOT_COVERED = (
@@ -96,12 +96,12 @@ def release_early(out: Path | str) -> Release:
     folder = Path(out)
     description = read_description(folder)
     with locked(folder):
-        checkpoint = Checkpoints(folder / "private").load_latest()
+        ledger = Ledger.open(folder / "ledger.jsonl")
+        checkpoint = latest_checkpoint(Checkpoints(folder / "private"), ledger)
         if checkpoint is None:
             raise InputError(f"run: {folder} has no checkpoint yet, so there is no generator; use --resume")
         generator = build_generator(GeneratorConfig.model_validate(checkpoint.state["generator"]))
         generator.load_state_dict(released_weights(checkpoint))
-        ledger = Ledger.open(folder / "ledger.jsonl")
         return _release(folder, description, ledger, generator, f"released early after step {checkpoint.step}")
 
 

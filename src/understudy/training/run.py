@@ -113,17 +113,8 @@ class Run:
         return late or self.stop_requested()
 
     def restore(self) -> Checkpoint | None:
-        """The newest checkpoint that can be read; None at the start of a run.
-
-        Privacy: a ledger with fewer records than when the checkpoint was written has lost spending, and is refused.
-        """
-        checkpoint = self.checkpoints.load_latest()
-        if checkpoint is not None and len(self.ledger) < checkpoint.state.get(_LEDGER_RECORDS, 0):
-            raise InputError(
-                f"ledger: {self.ledger.path} holds fewer records than when step {checkpoint.step} was saved; its spending "
-                "is unknown, so the run cannot go on"
-            )
-        return checkpoint
+        """The newest checkpoint that can be read; None at the start of a run."""
+        return latest_checkpoint(self.checkpoints, self.ledger)
 
     def checkpoint(self, step: int, tensors: dict[str, torch.Tensor], **state: Any) -> None:
         """Write a checkpoint; a run that was asked to stop ends here, ready to be resumed."""
@@ -135,6 +126,20 @@ class Run:
                 f"run: interrupted after step {step} of {self.plan.steps}; continue with --resume, the spending so "
                 f"far is on record in {self.folder / 'ledger.jsonl'}"
             )
+
+
+def latest_checkpoint(checkpoints: Checkpoints, ledger: Ledger) -> Checkpoint | None:
+    """The newest checkpoint that can be read; None where there is none.
+
+    Privacy: a ledger with fewer records than when the checkpoint was written has lost spending, and is refused.
+    """
+    checkpoint = checkpoints.load_latest()
+    if checkpoint is not None and len(ledger) < checkpoint.state.get(_LEDGER_RECORDS, 0):
+        raise InputError(
+            f"ledger: {ledger.path} holds fewer records than when step {checkpoint.step} was saved; its spending is "
+            "unknown, so the run cannot go on"
+        )
+    return checkpoint
 
 
 @contextmanager
