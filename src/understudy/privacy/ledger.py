@@ -30,6 +30,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._checksum = _START
+        self._marks = {_START}
         self._length = 0
         self._accounts: dict[str, Account] = {}
 
@@ -81,9 +82,14 @@ class Ledger:
         """What is charged: for each account the larger of planned and executed."""
         return tuple(account.charged() for account in self._accounts.values())
 
-    def __len__(self) -> int:
-        """How many records it holds."""
-        return self._length
+    @property
+    def mark(self) -> str:
+        """Where the ledger stands: a checksum over all it holds, to be kept with whatever rests on it."""
+        return self._checksum
+
+    def has_passed(self, mark: str) -> bool:
+        """Whether the ledger once stood at ``mark``; if not, it has lost records since."""
+        return mark in self._marks
 
     def plan_was_raised(self) -> bool:
         """Whether any account's plan was enlarged after it was first recorded."""
@@ -116,6 +122,7 @@ class Ledger:
 
     def _apply(self, record: dict[str, Any]) -> None:
         self._checksum = record["checksum"]
+        self._marks.add(self._checksum)
         self._length += 1
         if record["kind"] == "plan":
             account = self._accounts.get(record["purpose"])

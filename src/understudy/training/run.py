@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from understudy.methods.base import Plan
 
 
-_LEDGER_RECORDS = "ledger_records"
+_LEDGER_MARK = "ledger_mark"
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Run:
 
     def checkpoint(self, step: int, tensors: dict[str, torch.Tensor], **state: Any) -> None:
         """Write a checkpoint; a run that was asked to stop ends here, ready to be resumed."""
-        self.checkpoints.save(step, tensors, {**state, _LEDGER_RECORDS: len(self.ledger)})
+        self.checkpoints.save(step, tensors, {**state, _LEDGER_MARK: self.ledger.mark})
         self._last_checkpoint = time.monotonic()
         if self.stop_requested():
             self.ledger.note(f"interrupted after step {step}")
@@ -131,12 +131,12 @@ class Run:
 def latest_checkpoint(checkpoints: Checkpoints, ledger: Ledger) -> Checkpoint | None:
     """The newest checkpoint that can be read; None where there is none.
 
-    Privacy: a ledger with fewer records than when the checkpoint was written has lost spending, and is refused.
+    Privacy: a ledger that does not hold what it held when the checkpoint was written has lost spending: refused.
     """
     checkpoint = checkpoints.load_latest()
-    if checkpoint is not None and len(ledger) < checkpoint.state.get(_LEDGER_RECORDS, 0):
+    if checkpoint is not None and not ledger.has_passed(checkpoint.state[_LEDGER_MARK]):
         raise InputError(
-            f"ledger: {ledger.path} holds fewer records than when step {checkpoint.step} was saved; its spending is "
+            f"ledger: {ledger.path} does not hold what it held when step {checkpoint.step} was saved; its spending is "
             "unknown, so the run cannot go on"
         )
     return checkpoint
