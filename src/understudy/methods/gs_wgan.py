@@ -6,8 +6,8 @@ NeurIPS 2020, Algorithm 1. Symbols: K subsets with one critic each, C the clip b
 What differs from the published algorithm, so that the epsilon is true (proof: docs/privacy.md):
 
 1. every record goes to one of K subsets independently and uniformly;
-2. which critics are trained when is a public round-robin schedule, and they train on a pool of generated images that
-   does not depend on the routing;
+2. which critics are trained when is a public round-robin schedule, and all of them train on the whole batch of
+   generated images, whoever is asked about them;
 3. for *each generated image* a critic is drawn secretly and uniformly; its answer is clipped and noised, and asking
    changes no critic. So each of the T*B answers is one routed event.
 
@@ -58,7 +58,7 @@ else:
 _RECORDS_PER_SUBSET = 10  # at least so many nominal records for each critic, where the number of subsets is not given
 _QUERIES_PER_SUBSET = 640
 _PURPOSE = "critics' answers"
-_POOL = 512  # generated images that critics train on in one step
+_POOL = 512  # generated images for catching up after a resume and for progress
 _REPORTS = 100
 _RESERVATIONS = 200  # the ledger is written about so often in a run
 
@@ -147,14 +147,16 @@ class GsWgan(Method):
 
 
 def _routed_turn(player: GeneratorPlayer, panel: CriticPanel, settings: GsWganSettings) -> tuple[Tensor, Tensor]:
-    """Train the scheduled critics on a public pool, then ask a secret, uniform critic about each of B new images.
+    """Generate B images, train the scheduled critics on them, then ask a secret, uniform critic about each image.
 
-    Privacy: the schedule and the pool do not depend on the routing, and asking changes no critic, so given all but
-    routing and noise a record moves only the answers that are routed to its one critic: rate 1/K, sensitivity 2C.
+    Privacy: all B images are the pool of every scheduled critic and the routing is drawn afterwards, so no critic's
+    training depends on the routing; asking changes no critic. Given all but routing and noise a record moves only the
+    answers that are routed to its one critic: rate 1/K, sensitivity 2C.
     """
-    panel.train_scheduled(player.pool(_POOL))
     raw, labels = player.imagine(settings.queries_per_step)
-    return raw, panel.answer(raw.detach().clamp(0, 1), labels, panel.draw_routing(len(raw)))
+    images = raw.detach().clamp(0, 1)
+    panel.train_scheduled(critic_panel.FakePool(images, labels))
+    return raw, panel.answer(images, labels, panel.draw_routing(len(images)))
 
 
 def _paper_turn(player: GeneratorPlayer, panel: CriticPanel, settings: GsWganSettings) -> tuple[Tensor, Tensor]:

@@ -54,6 +54,9 @@ def take(images: Tensor, labels: Tensor | None, records: Tensor) -> tuple[Tensor
 
     Privacy: returns private records, each to the critic in whose row it was drawn and to no other.
     """
+    if not len(images):  # a data set may be empty: it is a neighbour of a set with one record
+        images = images.new_zeros((1, *images.shape[1:]))
+        labels = labels.new_zeros(1) if labels is not None else None
     found = records >= 0
     places = records.clamp_min(0)
     chosen = images[places]

@@ -34,6 +34,8 @@ class GeneratorPlayer:
         self.settings, self._random = settings, run.randomness.generator(run.device)
         config = _network(settings, run.plan.domain)
         self.live = build_generator(config).to(run.device)
+        for weight in self.live.parameters():  # the fast layout for convolutions
+            weight.data = weight.data.to(memory_format=torch.channels_last) if weight.dim() == 4 else weight.data
         self.average = build_generator(config.model_copy(update={"spectral_norm": False})).to(run.device)
         self._copy_weights(self.average, 0.0)
         self._optimizer = torch.optim.Adam(self.live.parameters(), settings.learning_rate, betas=(0.5, 0.9))
