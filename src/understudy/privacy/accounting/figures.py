@@ -51,7 +51,7 @@ def epsilon(events: Sequence[Event], delta: float, accountant: str = "pld") -> f
 def delta(events: Sequence[Event], epsilon: float, accountant: str = "pld") -> float:
     """An upper bound on delta at ``epsilon``, by ``"pld"`` or ``"fourier"``; 0.0 for no events.
 
-    The first cannot resolve values below about 3e-16 times the number of executions, the second those below 1e-23.
+    The first cannot resolve values below about 3e-16 times the number of executions, the second those below 1e-29.
     """
     _check(events)
     if not (math.isfinite(epsilon) and epsilon >= 0):

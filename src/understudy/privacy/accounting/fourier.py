@@ -23,7 +23,7 @@ from understudy.privacy.accounting.tilting import ComposedLaw, TiltedProduct
 from understudy.privacy.events import Event, NoSampling, PoissonSampling, RevealedRouting, RoutedSampling
 
 FINEST_GRID, USUAL_GRID, COARSEST_GRID = 1e-10, 1e-4, 100.0
-POINTS_PER_DEVIATION = 4
+POINTS_PER_DEVIATION, MORE_POINTS = 4, 8
 MOST_POINTS, MOST_EVALUATIONS, LONGEST_TRANSFORM = 2**17, 2**22, 2**21
 LARGEST_LOSS = 1e6
 
@@ -141,11 +141,12 @@ def _rate(subsets: int) -> float:
 
 
 def _grid(kinds: Sequence[_Kind]) -> float:
-    """Fine enough for the typical loss of one execution, coarse enough to fit the largest."""
+    """The usual grid, finer where executions lose little, coarser where one loses much; more points if they must be."""
     total = sum(kind.count for kind in kinds)
     typical = math.sqrt(sum(kind.count * kind.mean_square for kind in kinds) / total)
-    fine = max(FINEST_GRID, min(USUAL_GRID, typical / POINTS_PER_DEVIATION))
-    return max(fine, max(kind.top / kind.points for kind in kinds))
+    needed = max(FINEST_GRID, typical / POINTS_PER_DEVIATION)
+    usual = max(min(USUAL_GRID, needed), max(kind.top / kind.points for kind in kinds))
+    return usual if usual <= needed else max(needed, usual / MORE_POINTS)
 
 
 def _compose(

@@ -82,6 +82,8 @@ def revealed_components(draws: int, rate: float, tail: float) -> tuple[Array, Ar
     times = np.arange(lowest, highest + step, step, dtype=np.float64).clip(max=draws)
     above = bdtrc(times, draws, rate)
     above[times >= draws] = 0.0
+    enough = int(np.argmax(above <= max(tail, above[-1]))) + 1
+    times, above = times[:enough], above[:enough]
     weights = -np.diff(above, prepend=1.0)
     return weights, times, float(above[-1])
 

@@ -6,8 +6,8 @@ Every figure is an upper bound.
 
 Its limits. The composition works in double precision, which leaves an error of some ``1e-16 * count`` in delta;
 ``rounding`` is an allowance for it, taken off the allowed delta. Where that would be more than a tenth of delta (at a
-million executions: below 3e-9) the distribution cannot be read any more and Renyi's larger figure is returned. An
-event with losses above ``LARGEST_LOSS`` has no epsilon worth the name: inf.
+million executions: below 3e-9) the composed distribution cannot be read, and Chernoff's bound is returned instead, some
+ten percent higher. An event with losses above ``LARGEST_LOSS`` has no epsilon worth the name: inf.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 from dp_accounting.pld import pld_pmf
-from scipy import stats
+from scipy import special, stats
 
 from understudy.errors import InputError
-from understudy.privacy.accounting import profiles, renyi
-from understudy.privacy.accounting.profiles import Direction
+from understudy.privacy.accounting import profiles
+from understudy.privacy.accounting.profiles import Array, Direction
 from understudy.privacy.events import Event, NoSampling, PoissonSampling, RevealedRouting, RoutedSampling
 
 USUAL_GRID, FINEST_GRID = 1e-4, 1e-10
@@ -45,15 +45,16 @@ class _Piece:
 
 def epsilon(events: Sequence[Event], delta: float, grid: float | None = None) -> float:
     """The smallest epsilon that holds at ``delta``, rounded up by the discretisation; inf where none was found."""
-    allowed = delta - rounding(events)
     pieces = _pieces(events, tail=delta * 1e-7)
     if not pieces:
         return 0.0
     if _out_of_range(pieces):
         return math.inf
+    step = _grid(pieces) if grid is None else grid
+    allowed = delta - rounding(events)
     if allowed < 0.9 * delta:
-        return renyi.epsilon(events, delta)
-    composed = _composed(pieces, _grid(pieces) if grid is None else grid, tail=delta * 1e-7)
+        return max(_chernoff(parts, step, delta) for parts in _directions(pieces))
+    composed = [_compose(parts, step, tail=delta * 1e-7) for parts in _directions(pieces)]
     return max(_read_epsilon(distribution, allowed) for distribution in composed)
 
 
@@ -64,7 +65,8 @@ def delta(events: Sequence[Event], epsilon: float, grid: float | None = None) ->
         return 0.0
     if _out_of_range(pieces):
         return 1.0
-    composed = _composed(pieces, _grid(pieces) if grid is None else grid, tail=1e-16)
+    step = _grid(pieces) if grid is None else grid
+    composed = [_compose(parts, step, tail=1e-16) for parts in _directions(pieces)]
     found = max(float(distribution.get_delta_for_epsilon(epsilon)) for distribution in composed)
     return min(1.0, found + rounding(events))
 
@@ -143,17 +145,20 @@ def _grid(pieces: Sequence[_Piece]) -> float:
     """Fine against the typical loss of one execution, coarse enough for the whole range of losses."""
     square = sum(piece.count * piece.mean_square for piece in pieces)
     typical = math.sqrt(square / sum(piece.count for piece in pieces))
+    finest = max(FINEST_GRID, typical / POINTS_PER_DEVIATION)
     widest = max((d.highest - d.lowest) / piece.points for piece in pieces for d in (piece.remove, piece.add))
-    fine = max(FINEST_GRID, min(USUAL_GRID, typical / POINTS_PER_DEVIATION))
-    return max(fine, widest, 20 * math.sqrt(square) / MOST_POINTS_COMPOSED)
+    affordable = max(min(USUAL_GRID, finest), widest)
+    if affordable > finest:
+        # Too coarse for what a typical execution loses: worth four times the points, and the wait.
+        affordable = max(finest, widest / 4)
+    return max(affordable, 20 * math.sqrt(square) / MOST_POINTS_COMPOSED)
 
 
-def _composed(pieces: Sequence[_Piece], grid: float, tail: float) -> list[Any]:
-    """The composed distributions, one for each direction."""
-    composed = [_compose([(piece, piece.remove) for piece in pieces], grid, tail)]
-    if any(piece.add is not piece.remove for piece in pieces):
-        composed.append(_compose([(piece, piece.add) for piece in pieces], grid, tail))
-    return composed
+def _directions(pieces: Sequence[_Piece]) -> list[list[tuple[_Piece, Direction]]]:
+    """The pieces with the direction that each is composed in: all removed, and all added where that differs."""
+    removed = [(piece, piece.remove) for piece in pieces]
+    added = [(piece, piece.add) for piece in pieces]
+    return [removed] if all(piece.add is piece.remove for piece in pieces) else [removed, added]
 
 
 def _compose(parts: Sequence[tuple[_Piece, Direction]], grid: float, tail: float) -> Any:
@@ -174,15 +179,48 @@ def _distribution(direction: Direction, grid: float, spread: float) -> Any:
     The grid reaches up to the composed ``spread``, even where the profile is zero: the library's bound on the length
     of a composition tries powers relative to the length of this one, and a short one would make a far too long other.
     """
+    first, deltas = _sampled(direction, grid, spread)
+    last = first + deltas.size - 1
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, first, last, deltas).to_dense_pmf()
+
+
+def _sampled(direction: Direction, grid: float, spread: float) -> tuple[int, Array]:
+    """The index of the lowest grid point and the profile from there on."""
     first = math.floor(direction.lowest / grid) - 1
     last = max(math.ceil(direction.highest / grid), first + math.ceil(spread / grid)) + 1
     deltas = np.clip(direction.profile(grid * np.arange(first, last + 1, dtype=np.float64)), 0.0, 1.0)
     # A profile falls; where rounding makes it rise by a last digit, the larger value holds for both.
-    deltas = np.maximum.accumulate(deltas[::-1])[::-1]
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, first, last, deltas).to_dense_pmf()
+    return first, np.maximum.accumulate(deltas[::-1])[::-1]
 
 
 def _read_epsilon(distribution: Any, allowed: float) -> float:
     if float(distribution.get_delta_for_epsilon(0.0)) <= allowed:
         return 0.0
     return float(distribution.get_epsilon_for_delta(allowed))
+
+
+def _chernoff(parts: Sequence[tuple[_Piece, Direction]], grid: float, delta: float) -> float:
+    """Epsilon by Chernoff's bound on the connect-the-dots law, at the best of many powers t.
+
+    (1 - exp(epsilon - l))_+ <= exp(t * (l - epsilon)) * t^t / (1+t)^(1+t) for every loss l, hence
+    delta(epsilon) <= E[exp(t * L)] * exp(-t * epsilon) * t^t / (1+t)^(1+t).
+    """
+    spread = max(1e-9, math.sqrt(sum(piece.count * piece.mean_square for piece, _ in parts)))
+    powers = np.geomspace(0.05 / spread, 100 / spread, 64)
+    logs, left = np.zeros(powers.size), delta
+    for piece, direction in parts:
+        first, deltas = _sampled(direction, grid, 0.0)
+        falls = -np.diff(deltas)
+        masses = np.empty(deltas.size)
+        masses[0] = 1 - deltas[0] - falls[0] / math.expm1(grid)
+        masses[1:-1] = (falls[:-1] * math.exp(grid) - falls[1:]) / math.expm1(grid)
+        masses[-1] = falls[-1] / -math.expm1(-grid)
+        losses = grid * np.arange(first, first + deltas.size)
+        with np.errstate(all="ignore"):
+            moments = [special.logsumexp(power * losses, b=np.maximum(masses, 0.0)) for power in powers]
+        logs += piece.count * np.array(moments)
+        left -= piece.count * float(deltas[-1])
+    if left <= 0:
+        return math.inf
+    found = (logs - np.log1p(powers) - powers * np.log1p(1 / powers) - math.log(left)) / powers
+    return max(0.0, float(np.min(found[np.isfinite(found)], initial=math.inf)))
