@@ -28,7 +28,7 @@ class Case:
     """How the tests train one method: in about a second, on 40 images of 8x8 pixels, within ``BUDGET``."""
 
     name: str
-    privacy: dict[str, Any]  # with a noise multiplier of about 10, so that nothing is calibrated and accounting is quick
+    privacy: dict[str, Any]  # with a noise multiplier of about 10: nothing to calibrate, and accounting is quick
     method: dict[str, Any]
     public_values: frozenset[str]  # what it reports while it runs; every name here was judged to be public
     runtime: dict[str, list[Any]] = field(default_factory=dict)  # its own runtime settings, with values to try
@@ -41,15 +41,12 @@ class Case:
 
 _GS_WGAN = Case(
     "gs-wgan",
-    privacy={"noise_multiplier": 10.0, "subsets": 4, "queries": 32},
+    privacy={"noise_multiplier": 10.0, "subsets": 4, "queries": 32, "embedding_share": 0.05},
     method={
         "queries_per_step": 8,
-        "critics_per_step": 3,
-        "critic_batch": 4,
-        "critic_width": 8,
-        "warm_iterations": 1,
-        "generator_width": 2,
-        "latent": 2,
+        "critics": {"per_step": 3, "batch": 4, "width": 8, "warm_iterations": 1, "rounds": 1},
+        "generator": {"width": 2, "latent": 2},
+        "embedding": {"frequencies": 16, "steps": 2, "batch": 12},
     },
     public_values=frozenset({"contrast", "answers", "epsilon_spent"}),
 )
@@ -62,7 +59,11 @@ CASES = {
         public_values=frozenset({"loss", "epsilon_spent"}),
     ),
     "gs-wgan": _GS_WGAN,
-    "gs-wgan as published": replace(_GS_WGAN, method={**_GS_WGAN.method, "mode": "paper", "critic_rounds": 1}),
+    "gs-wgan as published": replace(
+        _GS_WGAN,
+        privacy={**_GS_WGAN.privacy, "embedding_share": 0.0},
+        method={**_GS_WGAN.method, "mode": "paper"},
+    ),
 }
 
 ALL_CASES = [*CASES, *(name for name in method_names() if name not in {case.name for case in CASES.values()})]
@@ -80,7 +81,7 @@ def case_of(case: str) -> Case:
 
 
 def tiny_data(kind: str = "labelled", *, records: int = RECORDS, nominal: int = RECORDS, seed: int = 0) -> ImageDataset:
-    """Random images of 8x8 pixels: ``labelled`` (grey, three classes), ``unlabelled`` (grey) or ``rgb`` (with classes)."""
+    """Random 8x8 images: ``labelled`` (grey, three classes), ``unlabelled`` (grey) or ``rgb`` (three classes)."""
     random = np.random.default_rng(seed)
     shape = (records, 8, 8, 3) if kind == "rgb" else (records, 8, 8)
     images = random.integers(0, 256, shape, dtype=np.uint8)

@@ -1,7 +1,7 @@
-"""What every registered method must do; a new one is tested as soon as it has an entry in ``CASES`` of tests/helpers.py.
+"""What every registered method must do; a new one is tested once it has an entry in ``CASES`` of tests/helpers.py.
 
-It plans from public facts, trains on any data, spends what it planned and no more, releases the allowed files and nothing
-private, can be interrupted and resumed, and never lets the number of records or the classes that occur show.
+It plans from public facts, trains on any data, spends what it planned and no more, releases the allowed files and
+nothing private, can be interrupted and resumed, and never lets the number of records or the classes that occur show.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +89,10 @@ def tiny_plan(case: str, kind: str = "labelled") -> Plan:
     return plan_of(case, tiny_data(kind).domain, case_of(case).config())
 
 
-def kind_of_access(event: Event) -> dict[str, Any]:
-    return event.model_dump(include={"mechanism", "noise_multiplier", "sensitivity", "sampling", "count"})
+def accesses(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """What was done to the data, in an order of its own: accounts are opened when they are first needed."""
+    fields = {"mechanism", "noise_multiplier", "sensitivity", "sampling", "count"}
+    return sorted((event.model_dump(include=fields) for event in events), key=str)
 
 
 # The entry of a method
@@ -139,7 +141,7 @@ def test_noise_is_calibrated_to_the_budget_unless_it_is_given(case):
     calibrated = plan_of(case, tiny_data().domain, config)
     assert 0.98 * BUDGET.epsilon < calibrated.epsilon <= BUDGET.epsilon
     assert calibrated.config.privacy.noise_multiplier > 0
-    assert {event.noise_multiplier for event in calibrated.events} == {calibrated.config.privacy.noise_multiplier}
+    assert calibrated.config.privacy.noise_multiplier in {event.noise_multiplier for event in calibrated.events}
     assert calibrated.epsilon == accounting.certified_epsilon(calibrated.events, BUDGET.delta)
 
 
@@ -166,7 +168,7 @@ def test_runtime_settings_change_neither_events_nor_epsilon(case):
             assert (plan.events, plan.epsilon, plan.steps) == (expected.events, expected.epsilon, expected.steps), name
 
 
-_PLAN_EVERYTHING = """
+_PLAN = """
     import json, sys
     from understudy.data.domain import Domain
     from understudy.methods.configuration import build_config
@@ -177,7 +179,7 @@ _PLAN_EVERYTHING = """
     domain = Domain(shape=(1, 8, 8), classes=3, nominal_records=40)
     implementation = get_method(method)
     plan = implementation.plan(build_config(implementation.config_type, config), domain, Budget(10, 1e-5))
-    heavy = {"torch", "flwr", "matplotlib", "understudy.training", "understudy.models"}
+    heavy = {"torch", "flwr", "matplotlib", "safetensors", "PIL"}
     print(json.dumps([sorted(heavy & set(sys.modules)), plan.as_dict()]))
 """
 
@@ -185,8 +187,9 @@ _PLAN_EVERYTHING = """
 @every_case
 def test_planning_imports_no_torch_and_leaves_nothing_behind(case, tmp_path):
     home = {name: str(tmp_path / "home") for name in ("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "TMPDIR")}
+    name, config = case_of(case).name, json.dumps(case_of(case).config())
     result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_PLAN_EVERYTHING), case_of(case).name, json.dumps(case_of(case).config())],
+        [sys.executable, "-c", textwrap.dedent(_PLAN), name, config],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -209,7 +212,7 @@ def test_planning_imports_no_torch_and_leaves_nothing_behind(case, tmp_path):
 def test_it_spends_what_it_planned_within_the_budget(case, kind, finished):
     folder, plan = finished(case, kind), tiny_plan(case, kind)
     events = Ledger.open(folder / "ledger.jsonl").events()
-    assert [kind_of_access(event) for event in events] == [kind_of_access(event) for event in plan.events]
+    assert accesses(events) == accesses(plan.events)
     for event in events:
         assert event.planned == event.count
         assert event.executed == event.planned, "an undisturbed run executes its plan, neither more nor less"
@@ -413,7 +416,7 @@ def test_an_interrupted_run_resumes_to_the_end_at_the_planned_price_with_fresh_n
 
     resume(data, folder)
     events = Ledger.open(folder / "ledger.jsonl").events()
-    assert [kind_of_access(event) for event in events] == [kind_of_access(event) for event in plan.events]
+    assert accesses(events) == accesses(plan.events)
     assert all(event.executed <= event.planned for event in events)
     assert all(late.executed >= early.executed for early, late in zip(spent, events, strict=True))
     assert not load(folder).certificate.plan_raised
@@ -432,7 +435,7 @@ def test_a_run_released_early_is_charged_for_its_whole_plan_and_may_still_be_fin
     data, folder, plan = tiny_data(), tmp_path / "run", tiny_plan(case)
     interrupt(case, data, folder)
     early = release_early(folder)
-    assert [event.count for event in early.certificate.events] == [event.count for event in plan.events]
+    assert accesses(early.certificate.events) == accesses(plan.events)
     assert early.certificate.headline.epsilon == plan.epsilon
     assert early.certificate.stopped_because.startswith("released early after step ")
     assert verify(folder).passed
