@@ -50,8 +50,11 @@ def command(
 
 def _train(run: Path, say: Callable[[str], None]) -> None:
     """Train, continue an interrupted demo, or keep a finished one: nothing is ever deleted."""
+    import torch
+
     from understudy.cli.train import Request, continue_run, start_run
 
+    torch.set_num_threads(1)  # as quick for images this small, and not slowed down by whatever else is running
     source = DataOptions("digits")
     request = Request(_METHOD, run, _EPSILON, _DELTA, read_settings(None, _SETTINGS), None)
     if (run / "release").is_dir():
