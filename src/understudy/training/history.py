@@ -13,6 +13,7 @@ from pathlib import Path
 
 from understudy.data.dataset import ImageDataset
 from understudy.errors import InputError
+from understudy.files import write_text
 
 
 def count_run(data: ImageDataset) -> int:
@@ -20,15 +21,12 @@ def count_run(data: ImageDataset) -> int:
     path = _state_folder() / "runs-by-data.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            counts = _decode(file.read())
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            counts = _decode(path)
             key = data.fingerprint()
             counts[key] = counts.get(key, 0) + 1
-            file.seek(0)
-            file.truncate()
-            file.write(json.dumps(counts))
+            write_text(path, json.dumps(counts))
             return counts[key]
     except OSError as error:
         raise InputError(
@@ -41,9 +39,14 @@ def _state_folder() -> Path:
     return Path(base).expanduser() / "understudy"
 
 
-def _decode(text: str) -> dict[str, int]:
+def _decode(path: Path) -> dict[str, int]:
+    """The counts so far; a damaged file is an error, because a certificate would understate the runs."""
+    if not path.exists():
+        return {}
     try:
-        counts = json.loads(text or "{}")
+        counts = json.loads(path.read_text(encoding="utf-8"))
         return {str(key): int(value) for key, value in counts.items()}
     except (ValueError, AttributeError, TypeError):
-        return {}
+        raise InputError(
+            f"history: {path} is damaged, so the number of runs is unknown; restore it, or remove it to count anew"
+        ) from None
