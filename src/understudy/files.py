@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         save_file(contiguous, temporary, metadata=dict(metadata or {}))
         _publish(temporary, path)
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
+        _discard(temporary)
         raise _unwritable(path, error) from None
 
 
@@ -52,7 +53,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
         _publish(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        _discard(temporary)
         raise _unwritable(path, error) from None
 
 
@@ -69,6 +70,11 @@ def make_folder(path: Path, what: str) -> None:
 
 def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.partial")
+
+
+def _discard(temporary: Path) -> None:
+    with suppress(OSError):  # what went wrong before is what the user must hear
+        temporary.unlink(missing_ok=True)
 
 
 def _publish(temporary: Path, path: Path) -> None:
