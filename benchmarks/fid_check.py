@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from understudy.devices import choose_device, describe_device
 from understudy.errors import InputError, UnderstudyError
 from understudy.evaluate.cnn import CnnConfig, train_cnn
-from understudy.evaluate.device import choose_device, describe_device
 from understudy.evaluate.downstream import LabelledImages, cnn_accuracy
 from understudy.evaluate.fid import fid
 from understudy.evaluate.inception import InceptionFeatures

@@ -10,6 +10,7 @@ from typing import Any
 
 from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
+from understudy.devices import choose_device
 from understudy.errors import BudgetError, InputError
 from understudy.files import make_folder, write_text
 from understudy.methods.base import Method, Plan
@@ -24,7 +25,7 @@ from understudy.privacy.randomness import Randomness
 from understudy.release.release import Release, build_release
 from understudy.training.checkpoints import Checkpoints
 from understudy.training.history import count_run
-from understudy.training.run import ProgressListener, Run, choose_device, latest_checkpoint, locked
+from understudy.training.run import ProgressListener, Run, latest_checkpoint, locked
 from understudy.training.states import released_weights
 
 NOT_COVERED = (

@@ -11,7 +11,7 @@ import torch
 from understudy.errors import InputError
 from understudy.evaluate.classifiers import CLASSIFIERS, ClassifierEntry, ClassifierSetup
 from understudy.evaluate.cnn import CnnConfig, CnnNetwork, train_cnn
-from understudy.evaluate.device import choose_device
+from understudy.devices import choose_device
 from understudy.evaluate.downstream import LabelledImages, cnn_accuracy, downstream_accuracy
 
 Digits = tuple[LabelledImages, LabelledImages]

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from understudy.devices import choose_device
 from understudy.errors import InputError
 from understudy.evaluate.checks import Images, Labels
-from understudy.evaluate.device import choose_device
 
 PREDICTION_BATCH = 2_000
 TINY_PIXELS = 16 * 16

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from understudy.devices import choose_device, describe_device
 from understudy.errors import InputError
 from understudy.evaluate.checks import (
     Images,
@@ -24,7 +25,6 @@ from understudy.evaluate.checks import (
 )
 from understudy.evaluate.classifiers import CLASSIFIERS, ClassifierSetup
 from understudy.evaluate.cnn import CnnConfig, TrainedCnn, train_cnn
-from understudy.evaluate.device import choose_device, describe_device
 from understudy.evaluate.downstream import LabelledImages, downstream_accuracy
 from understudy.evaluate.fid import FidConfig, LenetFeatures, check_counts, fid
 from understudy.evaluate.inception import InceptionFeatures, Precision

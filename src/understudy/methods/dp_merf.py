@@ -58,19 +58,20 @@ class DpMerf(Method):
         """One execution of an unsampled Gaussian, with the least noise that the budget allows."""
         assert isinstance(config, DpMerfConfig)
         multiplier = config.privacy.noise_multiplier or accounting.calibrate(lambda noise: [_event(noise)], budget)
-        epsilon = accounting.certified_epsilon([_event(multiplier)], budget.delta)
-        settings = config.method
         pixels = domain.shape[0] * domain.shape[1] * domain.shape[2]
-        work = 12.0 * settings.steps * settings.batch * pixels * settings.frequencies
+        settings = config.method.decided(pixels, multiplier * (domain.classes or 1) / domain.nominal_records)
+        config = config.model_copy(update={"method": settings})
+        frequencies = settings.frequencies or 0
+        work = 12.0 * settings.steps * settings.batch * pixels * frequencies
         return Plan(
             method=self.name,
             config=config.with_noise(multiplier),
             domain=domain,
             budget=budget,
             events=(_event(multiplier),),
-            epsilon=epsilon,
+            epsilon=accounting.certified_epsilon([_event(multiplier)], budget.delta),
             steps=settings.steps,
-            memory_bytes=int(8 * settings.frequencies * (pixels + 4 * config.runtime.micro_batch)) + 500 * 2**20,
+            memory_bytes=int(8 * frequencies * (pixels + 4 * config.runtime.micro_batch)) + 500 * 2**20,
             seconds=work / 5e10 + settings.steps * 5e-3,
         )
 

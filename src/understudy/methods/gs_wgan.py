@@ -103,6 +103,7 @@ class GsWgan(Method):
         assert isinstance(config, GsWganConfig)
         config = _decided(config, domain)
         embedding = _embedding_events(config, budget)
+        config = _decided_embedding(config, domain, embedding)
 
         def events(multiplier: float) -> tuple[Event, ...]:
             return (_answer_event(config, multiplier), *embedding)
@@ -238,6 +239,13 @@ def _decided(config: GsWganConfig, domain: Domain) -> GsWganConfig:
     }
     privacy = config.privacy.model_copy(update={"subsets": subsets, "queries": steps * rows})
     return config.model_copy(update={"privacy": privacy, "method": method.model_copy(update=settings)})
+
+
+def _decided_embedding(config: GsWganConfig, domain: Domain, events: tuple[Event, ...]) -> GsWganConfig:
+    noise = events[0].noise_multiplier if events else 0.0
+    pixels = domain.shape[0] * domain.shape[1] * domain.shape[2]
+    settings = config.method.embedding.decided(pixels, noise * (domain.classes or 1) / domain.nominal_records)
+    return config.model_copy(update={"method": config.method.model_copy(update={"embedding": settings})})
 
 
 def _remarks(config: GsWganConfig, event: Event, delta: float) -> tuple[str, ...]:

@@ -108,8 +108,8 @@ class GaussianSum(GaussianMechanism):
     """The noisy sum of clipped units: sum of clip(row, C) + Normal(0, (C * noise_multiplier)^2).
 
     Privacy: adding or removing one unit moves the sum by at most C (add-remove, sensitivity "C"), so each release is
-    one Gaussian of the stated multiplier, subsampled as the event's sampling says. Units arrive in any number of pieces;
-    noise is added once, after the last. An empty sum is released like any other.
+    one Gaussian of the stated multiplier, subsampled as the event's sampling says. Units arrive in any number of
+    pieces; noise is added once, after the last. An empty sum is released like any other.
     """
 
     allowed_sampling = ("none", "poisson")
@@ -140,8 +140,8 @@ class GaussianSum(GaussianMechanism):
         pending = path.with_suffix(".pending")
         if self.account.reserved == 0 and path.exists():
             raise InputError(
-                f"ledger: {path} exists, but the ledger does not hold the execution that made it; its spending is unknown, "
-                "so the run cannot go on"
+                f"ledger: {path} exists, but the ledger does not hold the execution that made it; its spending is "
+                "unknown, so the run cannot go on"
             )
         if self.account.reserved == 0:
             write_tensors(pending, {"total_dp": self._noisy(compute_total())})

@@ -146,6 +146,8 @@ def _cut(raw: Tensor) -> Tensor:
 def _draw_frequencies(run: Run, settings: EmbeddingSettings) -> Tensor:
     channels, height, width = run.plan.domain.shape
     pixels = channels * height * width
+    assert settings.frequencies is not None, "decided by the plan"
+    assert settings.length_scales is not None, "decided by the plan"
     scales = torch.tensor(settings.length_scales) * pixels**0.5
     of_frequency = scales[torch.arange(settings.frequencies) % len(scales)]
     return torch.randn(pixels, settings.frequencies, generator=run.randomness.generator()) / of_frequency

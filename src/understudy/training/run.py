@@ -153,12 +153,3 @@ def locked(folder: Path) -> Iterator[None]:
                 f"run: another process is working in {folder}; wait for it or choose another folder"
             ) from None
         yield
-
-
-def choose_device(name: str) -> torch.device:
-    """The device that a runtime config names; ``auto`` takes a GPU when there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"device: {name} was asked for, but no CUDA device is available; use --device cpu")
-    return torch.device(name)

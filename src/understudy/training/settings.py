@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,15 +12,24 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class EmbeddingSettings(BaseModel):
-    """A mean embedding and the fit of a generator to it."""
+    """A mean embedding and the fit of a generator to it. ``None`` is decided from public facts by ``decided``."""
 
     model_config = _FROZEN
-    frequencies: Count = 4000
-    length_scales: tuple[Positive, ...] = (0.2,)  # in units of the square root of the number of pixels
+    frequencies: Count | None = None
+    length_scales: tuple[Positive, ...] | None = None  # in units of the square root of the number of pixels
     size_share: Annotated[float, Field(gt=0, lt=1)] = 0.02  # the part of a record's squared norm that counts its class
     steps: Count = 3000
     batch: Count = 500
     learning_rate: Positive = 1e-3
+
+    def decided(self, pixels: int, noise_per_class: float) -> Self:
+        """Large images need more frequencies; short length scales show more detail, but also more of the noise.
+
+        ``noise_per_class`` is the deviation of a class mean's noise: multiplier * classes / nominal records.
+        """
+        frequencies = self.frequencies or (4000 if pixels > 16 * 16 else 1000)
+        scales = self.length_scales or ((0.2,) if noise_per_class < 2e-4 else (0.25,))
+        return self.model_copy(update={"frequencies": frequencies, "length_scales": scales})
 
 
 class CriticSettings(BaseModel):

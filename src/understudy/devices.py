@@ -1,4 +1,4 @@
-"""Where an evaluation runs: the graphics card if there is one, else the processor."""
+"""Where things run: the graphics card if there is one, else the processor."""
 
 from __future__ import annotations
 

@@ -1,0 +1,99 @@
+"""One row of the results table: train a method on a public data set, evaluate it, write figures and certificate.
+
+    python benchmarks/headline.py dp-merf mnist --epsilon 10
+    python benchmarks/headline.py dp-merf mnist --epsilon 1 --set method.steps=4000
+
+Writes ``benchmarks/results/<method>-<dataset>-eps<E>[-<variant>].json`` and the sample grid beside it as a PNG. The
+data are looked for where ``understudy data list`` says; the Inception weights as ``understudy evaluate`` does. FID
+compares 60,000 generated images with the 10,000 test images; the CNN is trained on the generated images only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import understudy as us
+from record import command_line, current_commit, device_name
+from understudy.devices import choose_device
+from understudy.evaluate.evaluation import EvaluationConfig, evaluate
+from understudy.methods.configuration import apply_settings
+
+
+def main() -> None:
+    options = parse()
+    device = choose_device(options.device)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        release = train(options, Path(folder) / "run")
+        seconds = time.perf_counter() - started
+        shutil.copy(Path(folder) / "run" / "release" / "samples.png", target(options, ".png"))
+    figures = measure(release, options)
+    row = {
+        "method": options.method,
+        "dataset": options.dataset,
+        "epsilon": release.certificate.headline.epsilon,
+        "delta": release.certificate.headline.delta,
+        **figures,
+        "train_seconds": round(seconds, 1),
+        "device": device_name(device),
+        "command": command_line(leave_out=("--results", "--commit", "--weights")),
+        "commit": options.commit or current_commit(),
+        "torch": torch.__version__,
+        "certificate": json.loads(release.certificate.to_json()),
+    }
+    target(options, ".json").write_text(json.dumps(row, indent=1) + "\n")
+    print({key: value for key, value in row.items() if key != "certificate"}, flush=True)
+
+
+def train(options: argparse.Namespace, run: Path) -> us.Release:
+    config = apply_settings({"runtime": {"device": options.device}}, options.settings)
+    budget = us.Budget(options.epsilon, options.delta)
+    return us.train(options.method, us.load(options.dataset), budget, run, us.TrainOptions(config=config))
+
+
+def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:
+    """FID, CNN accuracy and Inception score as asked for; null where not measured."""
+    real_train, real_test = us.load(options.dataset), us.load(options.dataset, split="test")
+    images, labels = release.sample(options.samples)
+    channels_first = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
+    config = EvaluationConfig(device=options.device, weights=options.weights, precision="tf32", real_data_private=False)
+    pairs = ((real_train.images, real_train.labels), (real_test.images, real_test.labels))
+    result = evaluate(channels_first, labels, *pairs, options.metrics.split(","), config)
+    return {
+        name: result.value(key) for name, key in (("fid", "fid"), ("cnn_accuracy", "cnn"), ("inception_score", "is"))
+    }
+
+
+def target(options: argparse.Namespace, suffix: str) -> Path:
+    variant = f"-{options.variant}" if options.variant else ""
+    options.results.mkdir(parents=True, exist_ok=True)
+    return options.results / f"{options.method}-{options.dataset}-eps{options.epsilon:g}{variant}{suffix}"
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("method", choices=us.method_names())
+    parser.add_argument("dataset")
+    parser.add_argument("--epsilon", type=float, required=True)
+    parser.add_argument("--delta", type=float, default=1e-5)
+    parser.add_argument("--set", dest="settings", action="append", default=[], help="group.key=value")
+    parser.add_argument("--metrics", default="fid,cnn", help="of fid, cnn, is")
+    parser.add_argument("--samples", type=int, default=60_000)
+    parser.add_argument("--variant", default="", help="added to the file name")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--weights", type=Path, help="Inception weights; searched for where not given")
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--commit", help="recorded in the result; asked of git where not given")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

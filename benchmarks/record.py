@@ -1,0 +1,35 @@
+"""What every benchmark writes beside its figures: the command, the commit and the machine."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import subprocess
+import sys
+
+import torch
+
+
+def device_name(device: torch.device) -> str:
+    """The machine in words."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{torch.get_num_threads()} CPU threads, {platform.machine()}"
+
+
+def current_commit() -> str | None:
+    """The commit of the working tree, with a mark where it has changes."""
+    found = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=40"], capture_output=True, text=True)
+    return found.stdout.strip() or None
+
+
+def command_line(leave_out: tuple[str, ...] = ()) -> str:
+    """The command that was run, without options (``--name value``) that only say where to write."""
+    words = iter(sys.argv[1:])
+    kept = []
+    for word in words:
+        if word in leave_out:
+            next(words, None)
+        else:
+            kept.append(word)
+    return shlex.join(["python", sys.argv[0], *kept])
