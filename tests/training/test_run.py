@@ -11,6 +11,7 @@ import textwrap
 import pytest
 import torch
 
+from understudy.devices import choose_device
 from understudy.errors import InputError, InterruptedRun
 from understudy.methods.configuration import build_config
 from understudy.methods.registry import get_method
@@ -18,7 +19,7 @@ from understudy.privacy import accounting
 from understudy.privacy.events import Event, RevealedRouting, RoutedSampling
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness import Randomness
-from understudy.training.run import Run, choose_device, locked
+from understudy.training.run import Run, locked
 
 from ..helpers import BUDGET, case_of, read_lines, tiny_data
 
@@ -146,7 +147,9 @@ def test_a_device_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto") == torch.device("cpu")
     assert choose_device("cpu") == torch.device("cpu")
-    with pytest.raises(InputError, match="cuda:1 was asked for, but no CUDA device is available; use --device cpu"):
+    with pytest.raises(
+        InputError, match="'cuda:1' asked for, but this machine has no usable CUDA device; pass auto or cpu"
+    ):
         choose_device("cuda:1")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose_device("auto") == torch.device("cuda")
