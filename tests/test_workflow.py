@@ -1,0 +1,161 @@
+"""The way from data to release: what a run folder says, what a certificate carries, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from understudy.errors import InputError, InterruptedRun, UnderstudyError
+from understudy.privacy.mechanisms import GaussianMechanism
+from understudy.release.release import load
+from understudy.release.verify import verify
+from understudy.training.checkpoints import Checkpoints
+from understudy.workflow import NOT_COVERED, TrainOptions, read_description, release_early, resume, train
+
+from .helpers import BUDGET, case_of, interrupt, read_lines, tiny_data, tiny_train
+
+METHOD = "dp-merf"
+
+
+def test_a_run_folder_describes_all_that_is_needed_to_continue_it(tmp_path):
+    tiny_train(METHOD, tiny_data(), tmp_path / "run", command="understudy train ...")
+    description = read_description(tmp_path / "run")
+    assert (description.method, description.budget, description.domain) == (METHOD, BUDGET, tiny_data().domain)
+    assert description.config["method"]["steps"] == 4
+    assert description.data_fingerprint == tiny_data().fingerprint()
+    assert (description.seed, description.runs_on_this_data, description.command) == (None, 1, "understudy train ...")
+
+
+def test_the_release_in_the_folder_is_the_one_that_is_returned(tmp_path):
+    release = tiny_train(METHOD, tiny_data(), tmp_path / "run")
+    assert load(tmp_path / "run" / "release").certificate == release.certificate
+
+
+def test_runtime_settings_stay_out_of_the_release(tmp_path):
+    release = tiny_train(METHOD, tiny_data(), tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "release" / "config.json").read_text())
+    assert set(config["method_config"]) == set(release.method_config) == {"privacy", "method"}
+
+
+def test_a_certificate_says_what_it_rests_on_and_what_it_does_not_cover(tmp_path):
+    certificate = tiny_train(METHOD, tiny_data(), tmp_path / "run").certificate
+    assert certificate.assumed_public == tuple(tiny_data().domain.assumed_public())
+    assert certificate.not_covered == NOT_COVERED
+    for topic in ("side channels", "floating-point", "hyper-parameters", "evaluation figures"):
+        assert any(topic in statement for statement in NOT_COVERED)
+    assert certificate.software.keys() >= {"understudy", "torch", "dp-accounting"}
+    assert certificate.created.startswith("20")
+
+
+def test_a_certificate_states_how_many_runs_touched_the_data(tmp_path):
+    counts = [
+        tiny_train(METHOD, tiny_data(), tmp_path / str(number)).certificate.runs_on_this_data for number in range(3)
+    ]
+    assert counts == [1, 2, 3]
+    assert tiny_train(METHOD, tiny_data(seed=1), tmp_path / "other").certificate.runs_on_this_data == 1
+
+
+def test_resuming_is_no_further_run(tmp_path):
+    interrupt(METHOD, tiny_data(), tmp_path / "run")
+    assert resume(tiny_data(), tmp_path / "run").certificate.runs_on_this_data == 1
+
+
+def test_a_run_that_is_refused_for_its_budget_or_config_is_no_run(tmp_path):
+    for config in ({"privacy": {"noise_multiplier": 0.1}}, {"method": {"no_such_key": 1}}):
+        with pytest.raises(UnderstudyError):
+            train(METHOD, tiny_data(), BUDGET, tmp_path / "run", TrainOptions(config=config))
+    assert not (tmp_path / "run").exists()
+    assert tiny_train(METHOD, tiny_data(), tmp_path / "run").certificate.runs_on_this_data == 1
+
+
+def test_a_run_that_breaks_off_releases_nothing_and_counts(tmp_path, monkeypatch):
+    """A stop because values were not finite depends on private data, so it must not end in a release."""
+
+    def broken(self):
+        raise UnderstudyError("training: more than 1% of the private rows were not finite")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GaussianMechanism, "check_finite", broken)
+        with pytest.raises(UnderstudyError, match="not finite"):
+            tiny_train(METHOD, tiny_data(), tmp_path / "broken")
+    assert not (tmp_path / "broken" / "release").exists()
+    assert tiny_train(METHOD, tiny_data(), tmp_path / "next").certificate.runs_on_this_data == 2
+
+
+def test_a_folder_that_holds_a_run_is_not_trained_in_again(tmp_path):
+    tiny_train(METHOD, tiny_data(), tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="holds a run already; continue it with --resume or choose another folder"):
+        tiny_train(METHOD, tiny_data(), tmp_path / "run")
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+def test_a_ledger_without_a_description_is_not_overwritten(tmp_path):
+    tiny_train(METHOD, tiny_data(), tmp_path / "run")
+    (tmp_path / "run" / "run.json").unlink()
+    before = (tmp_path / "run" / "ledger.jsonl").read_bytes()
+    with pytest.raises(InputError, match=r"ledger: .* exists already"):
+        tiny_train(METHOD, tiny_data(), tmp_path / "run")
+    assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == before
+
+
+def test_there_is_nothing_to_resume_or_release_in_a_folder_without_a_run(tmp_path):
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(InputError, match=r"run: .*run\.json cannot be read"):
+            resume(tiny_data(), folder)
+        with pytest.raises(InputError, match=r"run: .*run\.json cannot be read"):
+            release_early(folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_without_a_checkpoint_has_nothing_to_release(tmp_path):
+    interrupt(METHOD, tiny_data(), tmp_path / "run")
+    for path in (tmp_path / "run" / "private").glob("checkpoint-*"):
+        path.unlink()
+    with pytest.raises(InputError, match="has no checkpoint yet, so there is no generator"):
+        release_early(tmp_path / "run")
+
+
+def test_a_stop_that_comes_with_the_last_step_still_leaves_a_run_to_be_resumed(tmp_path):
+    reports = []
+    with pytest.raises(InterruptedRun, match="interrupted after step 4 of 4"):
+        tiny_train(
+            METHOD,
+            tiny_data(),
+            tmp_path / "run",
+            listener=reports.append,
+            stop_requested=lambda: len(reports) == 4,
+        )
+    release = resume(tiny_data(), tmp_path / "run")
+    assert release.certificate.stopped_because == "finished as planned"
+    assert len(read_lines(tmp_path / "run" / "progress.jsonl")) == 4
+
+
+def test_a_seed_repeats_the_noise_which_is_why_such_a_run_is_not_for_release(tmp_path):
+    noisy = []
+    for number, seed in enumerate((5, 5, 6, None, None)):
+        tiny_train(METHOD, tiny_data(), tmp_path / str(number), seed=seed)
+        noisy.append((tmp_path / str(number) / "private" / "embedding.safetensors").read_bytes())
+    assert noisy[0] == noisy[1]
+    assert len(set(noisy)) == 4
+
+
+def test_a_seeded_run_stays_marked_when_it_is_resumed_or_released_early(tmp_path):
+    interrupt(METHOD, tiny_data(), tmp_path / "run", seed=5)
+    for release in (release_early(tmp_path / "run"), resume(tiny_data(), tmp_path / "run")):
+        assert release.certificate.randomness == "seeded: not for release"
+        assert not verify(tmp_path / "run").passed
+
+
+def test_an_unknown_method_is_refused_with_the_known_ones(tmp_path):
+    with pytest.raises(InputError, match=r"method: 'gan' is unknown; choose one of dp-merf, .*gs-wgan"):
+        train("gan", tiny_data(), BUDGET, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_checkpoints_of_a_finished_run_hold_the_released_generator(tmp_path):
+    tiny_train(METHOD, tiny_data(), tmp_path / "run")
+    early = release_early(tmp_path / "run")
+    assert early.certificate.generator_sha256 == load(tmp_path / "run").certificate.generator_sha256
+    assert Checkpoints(tmp_path / "run" / "private").load_latest().step == case_of(METHOD).method["steps"]
