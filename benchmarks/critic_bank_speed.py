@@ -13,9 +13,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import platform
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +20,7 @@ from typing import Any
 
 import torch
 
+from record import command_line, current_commit, device_name
 from understudy.models.critic import Critic, CriticBatch, CriticConfig, CriticLossConfig, critic_loss
 from understudy.training.critic_bank import CriticBank
 from understudy.training.critic_bank_batches import SubsetTable
@@ -65,6 +63,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--commit", help="recorded in the result; asked of git where not given")
     return parser.parse_args()
 
 
@@ -279,23 +278,17 @@ def profile(device: torch.device, options: argparse.Namespace, best: tuple[str, 
 # --- writing
 
 
-def device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{torch.get_num_threads()} CPU threads, {platform.machine()}"
-
-
-def commit() -> str | None:
-    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None
-
-
 def write(rows: list[Row], device: torch.device, options: argparse.Namespace) -> None:
     name = device_name(device).split(",")[0].lower().replace(" ", "-") if device.type == "cuda" else "cpu"
     path = options.json or Path(__file__).parent / "results" / f"speed-critic-bank-{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    command = "python benchmarks/critic_bank_speed.py " + " ".join(sys.argv[1:])
-    body = {"device": device_name(device), "command": command.strip(), "commit": commit(), "rows": rows}
+    commit = options.commit or current_commit()
+    body = {
+        "device": device_name(device),
+        "command": command_line(("--json", "--commit")),
+        "commit": commit,
+        "rows": rows,
+    }
     path.write_text(json.dumps(body, indent=1) + "\n")
     print(f"wrote {path}")
 

@@ -13,7 +13,6 @@ import argparse
 import json
 import platform
 import shlex
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from record import current_commit
 from understudy.devices import choose_device, describe_device
 from understudy.errors import InputError, UnderstudyError
 from understudy.evaluate.cnn import CnnConfig, train_cnn
@@ -146,15 +146,6 @@ def reproducing_command(dataset: str, options: argparse.Namespace) -> str:
     words = ["python", "benchmarks/fid_check.py", "--data", str(options.data), "--datasets", dataset]
     words += ["--weights", str(options.weights)] if options.weights else []
     return shlex.join([*words, "--device", options.device, "--precisions", *options.precisions])
-
-
-def current_commit() -> str | None:
-    """The commit of the working tree, or None outside a repository."""
-    try:
-        answer = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return answer.stdout.strip()
 
 
 def parse() -> argparse.Namespace:
