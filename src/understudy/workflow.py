@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,7 @@ class RunDescription:
     seed: int | None
     runs_on_this_data: int
     command: str | None
+    remarks: list[str] = field(default_factory=list)
 
 
 def read_description(folder: Path) -> RunDescription:
@@ -142,6 +143,7 @@ def _write_description(folder: Path, plan: Plan, data: ImageDataset, options: Tr
         "seed": options.seed,
         "runs_on_this_data": count_run(data),
         "command": options.command,
+        "remarks": list(plan.remarks),
     }
     write_text(folder / "run.json", json.dumps(description, indent=2) + "\n")
 
@@ -178,6 +180,8 @@ def _release(folder: Path, description: RunDescription, ledger: Ledger, generato
             "runs_on_this_data": description.runs_on_this_data,
             "stopped_because": reason,
             "plan_raised": ledger.plan_was_raised(),
+            "accounting": accounting.describe(),
+            "remarks": description.remarks,
             "not_covered": NOT_COVERED,
         },
     )

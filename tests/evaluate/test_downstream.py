@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from understudy.devices import choose_device
 from understudy.errors import InputError
 from understudy.evaluate.classifiers import CLASSIFIERS, ClassifierEntry, ClassifierSetup
 from understudy.evaluate.cnn import CnnConfig, CnnNetwork, train_cnn
-from understudy.devices import choose_device
 from understudy.evaluate.downstream import LabelledImages, cnn_accuracy, downstream_accuracy
 
 Digits = tuple[LabelledImages, LabelledImages]

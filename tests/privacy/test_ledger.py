@@ -72,7 +72,10 @@ def test_a_raised_plan_is_recorded_as_raised_and_a_lowered_one_does_not_lower_th
 def test_another_mechanism_under_the_same_purpose_is_refused(tmp_path):
     ledger = Ledger.create(tmp_path / "ledger.jsonl")
     ledger.account(GAUSSIAN, planned=10, purpose="gradients")
-    for other in (Event(noise_multiplier=9.0, count=1), GAUSSIAN.model_copy(update={"sampling": RoutedSampling(subsets=9)})):
+    for other in (
+        Event(noise_multiplier=9.0, count=1),
+        GAUSSIAN.model_copy(update={"sampling": RoutedSampling(subsets=9)}),
+    ):
         with pytest.raises(InputError, match="another mechanism"):
             Ledger.open(ledger.path).account(other, planned=10, purpose="gradients")
 

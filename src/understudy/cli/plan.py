@@ -58,7 +58,7 @@ def _describe(plan: Plan) -> str:
         ("steps", f"{plan.steps:,}"),
         *(("event", _event(event)) for event in plan.events),
         ("memory", f"about {max(1, round(plan.memory_bytes / 2**20)):,} MiB"),
-        ("time", f"about {_duration(plan.seconds)} (a rough estimate)"),
+        ("time", f"roughly {_duration(plan.seconds)} on two CPU cores, {_duration(plan.seconds_on_gpu)} on one H200"),
         *(("assumed public", statement) for statement in plan.domain.assumed_public()),
         *(("remark", remark) for remark in plan.remarks),
     ]

@@ -28,7 +28,8 @@ class Plan:
     epsilon: float
     steps: int
     memory_bytes: int
-    seconds: float
+    seconds: float  # roughly, on two CPU cores
+    seconds_on_gpu: float  # roughly, on one H200
     remarks: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -41,6 +42,7 @@ class Plan:
             "steps": self.steps,
             "memory_bytes": self.memory_bytes,
             "seconds": self.seconds,
+            "seconds_on_gpu": self.seconds_on_gpu,
             "events": [event.model_dump(exclude_none=True) for event in self.events],
             "assumed_public": self.domain.assumed_public(),
             "config": self.config.model_dump(),

@@ -73,6 +73,7 @@ class DpMerf(Method):
             steps=settings.steps,
             memory_bytes=int(8 * frequencies * (pixels + 4 * config.runtime.micro_batch)) + 500 * 2**20,
             seconds=work / 5e10 + settings.steps * 5e-3,
+            seconds_on_gpu=work / 5e13 + settings.steps * 5e-3,
         )
 
     def train(self, run: Run) -> generators.Generator:

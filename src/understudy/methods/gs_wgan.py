@@ -118,7 +118,8 @@ class GsWgan(Method):
             epsilon=accounting.certified_epsilon(planned, budget.delta),
             steps=planned[0].count // config.method.queries_per_step,
             memory_bytes=_memory(config, domain),
-            seconds=_seconds(config, domain, planned[0].count),
+            seconds=_seconds(config, domain, critic_steps_per_second=2, queries_per_second=20),
+            seconds_on_gpu=_seconds(config, domain, critic_steps_per_second=7000, queries_per_second=7000),
             remarks=_remarks(config, planned[0], budget.delta),
         )
 
@@ -269,13 +270,17 @@ def _memory(config: GsWganConfig, domain: Domain) -> int:
     return (config.privacy.subsets or 1) * parameters * 12 + working + 2**30
 
 
-def _seconds(config: GsWganConfig, domain: Domain, queries: int) -> float:
-    """A rough time on two CPU cores: a critic step of 32 images takes about half a second at 28x28 and width 64."""
-    critics = config.method.critics
+def _seconds(
+    config: GsWganConfig, domain: Domain, *, critic_steps_per_second: float, queries_per_second: float
+) -> float:
+    """A rough time, from speeds seen at 28x28 and width 64; a query includes the generator's part."""
+    critics, queries = config.method.critics, config.privacy.queries or 1
     relative = (domain.shape[1] * domain.shape[2] / 784) * ((critics.width or 64) / 64) ** 2
-    steps = queries // config.method.queries_per_step * critics.per_step
-    steps += (config.privacy.subsets or 1) * critics.warm_iterations
-    return (steps * critics.batch / 32 + queries / 10) * relative / 2 + steps * 1e-3
+    each_step = critics.rounds if config.method.mode == "paper" else critics.per_step
+    critic_steps = queries // config.method.queries_per_step * each_step
+    critic_steps += (config.privacy.subsets or 1) * critics.warm_iterations
+    work = critic_steps * critics.batch / 32 / critic_steps_per_second + queries / queries_per_second
+    return work * relative + 10
 
 
 def _config(run: Run) -> GsWganConfig:

@@ -56,6 +56,7 @@ class Certificate(BaseModel):
     plan_raised: bool = False
     accounting: dict[str, str] | None = None
     not_covered: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def headline(self) -> Guarantee:

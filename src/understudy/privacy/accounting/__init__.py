@@ -5,6 +5,6 @@ half a percent of the truth; ``renyi`` is a looser check on both. No torch here:
 """
 
 from understudy.privacy.accounting.calibration import calibrate
-from understudy.privacy.accounting.figures import certified_epsilon, delta, epsilon
+from understudy.privacy.accounting.figures import certified_epsilon, delta, describe, epsilon
 
-__all__ = ["calibrate", "certified_epsilon", "delta", "epsilon"]
+__all__ = ["calibrate", "certified_epsilon", "delta", "describe", "epsilon"]

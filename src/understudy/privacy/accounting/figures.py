@@ -84,6 +84,17 @@ def certified_epsilon(events: Sequence[Event], delta: float) -> float:
     return round_up(max(first, epsilon(events, delta, "fourier")))
 
 
+def describe() -> dict[str, str]:
+    """Who computes the figures and on what grid, for a certificate."""
+    from understudy.privacy.accounting import fourier, pld
+
+    return {
+        "pld": f"dp_accounting, connect-the-dots, grid at most {pld.USUAL_GRID:g} where the losses allow",
+        "fourier": f"understudy, FFT of the privacy loss, grid at most {fourier.USUAL_GRID:g} where the losses allow",
+        "claim": "the larger of both, rounded up to four decimals",
+    }
+
+
 def round_up(figure: float) -> float:
     """``figure``, with a guard of a tenth of the last decimal, rounded up to four decimals."""
     if not math.isfinite(figure):
