@@ -6,7 +6,8 @@ negative for a signal.
 
 The folder gets ``stdout``, ``stderr`` and ``used``: a line for every sanitized value that a mechanism handed out, with
 the number of executions and the hash of the value. With ``die_at`` the process kills itself with SIGKILL right before
-it makes something durable for the n-th time; with ``full_at`` the disk is full from then on.
+(2n - 1) or right after (2n) it makes something durable for the n-th time; with ``full_at`` the disk is full from the
+n-th time on.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ def _record_use(path: Path) -> None:
 
 
 def _disturb(die_at: int | None, full_at: int | None) -> None:
-    """Count the calls that make something durable or visible; die right before one, or let all fail from one on."""
+    """Count the calls that make something durable or visible; die right before or after one, or let all fail from one.
+
+    What is written between two such calls may or may not be on disk after a crash; dying after the first and before the
+    second tries both.
+    """
     done = 0
 
     def wrap(name: str) -> None:
@@ -63,11 +68,14 @@ def _disturb(die_at: int | None, full_at: int | None) -> None:
         def wrapped(*arguments: Any, **options: Any) -> Any:
             nonlocal done
             done += 1
-            if done == die_at:
+            if die_at == 2 * done - 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             if full_at is not None and done >= full_at:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return original(*arguments, **options)
+            result = original(*arguments, **options)
+            if die_at == 2 * done:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
 
         setattr(os, name, wrapped)
 

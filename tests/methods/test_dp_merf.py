@@ -217,7 +217,7 @@ def test_the_expected_estimate_is_the_squared_distance(per_class):
     random = torch.Generator().manual_seed(4)
     with torch.no_grad():
         own_means = _exact_means(generator, embedding)
-        draws = [distance(generator, embedding, target, per_class * CLASSES, random) for _ in range(3000)]
+        draws = [distance(generator, embedding, target, per_class * CLASSES, random) for _ in range(1500)]
     exact = float((shares * (own_means - means).square().sum(dim=1)).sum())
     spread = float((shares * (0.98 - own_means.square().sum(dim=1))).sum())  # what differs between images of a class
     estimates = np.array([float(draw) for draw in draws])
