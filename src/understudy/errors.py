@@ -27,6 +27,12 @@ class BudgetError(UnderstudyError):
     exit_code = 3
 
 
+class AbortedRun(UnderstudyError):
+    """A run that broke down: it releases nothing, now or later, and counts as a run on its data."""
+
+    exit_code = 1
+
+
 class InterruptedRun(UnderstudyError):
     """The run was interrupted and can be resumed; its spending is on record."""
 

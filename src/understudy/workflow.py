@@ -11,7 +11,7 @@ from typing import Any
 from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
 from understudy.devices import choose_device
-from understudy.errors import BudgetError, InputError
+from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.files import make_folder, write_text
 from understudy.methods.base import Method, Plan
 from understudy.methods.configuration import MethodConfig, build_config
@@ -28,12 +28,14 @@ from understudy.training.history import count_run
 from understudy.training.run import ProgressListener, Run, latest_checkpoint, locked
 from understudy.training.states import released_weights
 
+FINGERPRINT = "private/data.sha256"
 NOT_COVERED = (
     "side channels (timing, memory, power)",
-    "floating-point attacks on the noise: rows are clipped a hair inside the bound and noise is drawn from a generator "
-    "keyed by the operating system, a heuristic mitigation",
+    "floating-point attacks on the noise: rows are clipped a hair inside the bound and noise is drawn and added in "
+    "double precision from a generator keyed by the operating system, a heuristic mitigation",
     "the choice of hyper-parameters by looking at results on private data: see runs_on_this_data",
     "evaluation figures computed with private data",
+    "that a run was aborted because too many of its private gradients were not finite",
 )
 
 
@@ -79,7 +81,7 @@ def resume(data: ImageDataset, out: Path | str, options: TrainOptions | None = N
     """
     options, folder = options or TrainOptions(), Path(out)
     description = read_description(folder)
-    if (description.domain, description.data_fingerprint) != (data.domain, data.fingerprint()):
+    if (description.domain, _read_fingerprint(folder)) != (data.domain, data.fingerprint()):
         raise InputError(f"run: {folder} was started on other data ({description.data}); resume it with the same data")
     implementation = get_method(description.method)
     config = build_config(implementation.config_type, description.config)
@@ -115,7 +117,6 @@ class RunDescription:
     domain: Domain
     config: dict[str, Any]
     data: str
-    data_fingerprint: str
     seed: int | None
     runs_on_this_data: int
     command: str | None
@@ -139,13 +140,21 @@ def _write_description(folder: Path, plan: Plan, data: ImageDataset, options: Tr
         "domain": plan.domain.model_dump(mode="json"),
         "config": plan.config.model_dump(mode="json"),
         "data": data.name,
-        "data_fingerprint": data.fingerprint(),
         "seed": options.seed,
         "runs_on_this_data": count_run(data),
         "command": options.command,
         "remarks": list(plan.remarks),
     }
+    make_folder(folder / "private", "run")
+    write_text(folder / FINGERPRINT, data.fingerprint())  # private: it would confirm a guess of the records
     write_text(folder / "run.json", json.dumps(description, indent=2) + "\n")
+
+
+def _read_fingerprint(folder: Path) -> str:
+    try:
+        return (folder / FINGERPRINT).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"run: {folder / FINGERPRINT} cannot be read ({error.strerror}); start a new run") from None
 
 
 def _affordable_plan(method: Method, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
@@ -160,20 +169,33 @@ def _affordable_plan(method: Method, config: MethodConfig, domain: Domain, budge
 
 def _train(method: Method, run: Run, options: TrainOptions) -> Release:
     run.listener, run.stop_requested = options.listener, options.stop_requested
-    generator = method.train(run)
+    run.ledger.check_releasable()
+    for event in run.plan.events:
+        run.ledger.account(event)
+    try:
+        generator = method.train(run)
+    except AbortedRun as error:
+        run.ledger.abort(str(error))
+        raise
     return _release(run.folder, read_description(run.folder), run.ledger, generator, "finished as planned")
 
 
 def _release(folder: Path, description: RunDescription, ledger: Ledger, generator: Generator, reason: str) -> Release:
     """Certify what the ledger holds and write ``release/``; the claim follows from events, never from the config."""
+    ledger.check_releasable()
     events, delta = ledger.events(), description.budget.delta
+    claim = {
+        "epsilon": accounting.certified_epsilon(events, delta),
+        "delta": delta,
+        "delta_parts": {"accountant": delta},
+    }
     release = build_release(
         method=description.method,
         generator=generator,
         domain=description.domain,
         method_config={key: value for key, value in description.config.items() if key != "runtime"},
         certificate_fields={
-            "guarantees": [{"epsilon": accounting.certified_epsilon(events, delta), "delta": delta}],
+            "guarantees": [claim],
             "events": [event.model_dump(exclude_none=True) for event in events],
             "assumed_public": description.domain.assumed_public(),
             "randomness": Randomness(description.seed).stamp,

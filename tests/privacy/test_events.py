@@ -55,7 +55,12 @@ def test_the_form_that_a_certificate_states_is_read_and_optional_fields_may_be_l
     assert stated.sampling == RoutedSampling(subsets=1000)
     assert (stated.count, stated.executed, stated.planned) == (640000, 640000, None)
     (short,) = parse_events([{"noise_multiplier": 1.0, "count": 1}])
-    assert (short.mechanism, short.sampling, short.sensitivity) == ("gaussian", NoSampling(), "C")
+    assert (short.mechanism, short.sampling, short.sensitivity, short.unit) == (
+        "gaussian",
+        NoSampling(),
+        None,
+        "record",
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,6 +80,9 @@ def test_the_form_that_a_certificate_states_is_read_and_optional_fields_may_be_l
         ({"noise_multiplier": float("nan")}, "noise_multiplier"),
         ({"noise_multiplier": float("inf")}, "noise_multiplier"),
         ({"noise_multiplier": None}, "noise_multiplier"),
+        ({"sensitivity": "3C"}, "sensitivity"),
+        ({"sensitivity": "C", "sampling": {"kind": "routed", "subsets": 10}}, "2C"),
+        ({"unit": "person"}, "unit"),
         ({"count": 0}, "count"),
         ({"count": -5}, "count"),
         ({"count": 2.5}, "count"),

@@ -14,23 +14,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.errors import BudgetError, InputError
+from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.privacy.events import Event, RoutedSampling
 from understudy.privacy.ledger import Ledger
 
-GAUSSIAN = Event(noise_multiplier=1.5, count=1)
+GAUSSIAN = Event(noise_multiplier=1.5, count=1, purpose="gradients")
+
+
+def planned(count, event=GAUSSIAN):
+    return event.model_copy(update={"count": count})
 
 
 def test_a_run_is_charged_for_its_plan_even_if_it_stops_early(tmp_path):
     ledger = Ledger.create(tmp_path / "ledger.jsonl")
-    ledger.account(GAUSSIAN, planned=100, purpose="gradients").spend(7)
+    ledger.account(planned(100)).spend(7)
     (event,) = ledger.events()
     assert (event.count, event.planned, event.executed) == (100, 100, 7)
 
 
 def test_spending_past_the_plan_is_refused_and_not_recorded(tmp_path):
     ledger = Ledger.create(tmp_path / "ledger.jsonl")
-    account = ledger.account(GAUSSIAN, planned=10, purpose="gradients")
+    account = ledger.account(planned(10))
     account.spend(8)
     with pytest.raises(BudgetError, match="only 2 of the 10 planned are left"):
         account.spend(3)
@@ -39,7 +43,7 @@ def test_spending_past_the_plan_is_refused_and_not_recorded(tmp_path):
 
 def test_blocks_are_reserved_before_use_and_cut_to_the_plan(tmp_path):
     ledger = Ledger.create(tmp_path / "ledger.jsonl")
-    account = ledger.account(GAUSSIAN, planned=25, purpose="gradients")
+    account = ledger.account(planned(25))
     executed_on_disk = []
     for _ in range(25):
         account.spend(1, block=10)
@@ -49,8 +53,8 @@ def test_blocks_are_reserved_before_use_and_cut_to_the_plan(tmp_path):
 
 def test_a_reopened_ledger_counts_unused_reservations_as_spent(tmp_path):
     ledger = Ledger.create(tmp_path / "ledger.jsonl")
-    ledger.account(GAUSSIAN, planned=20, purpose="gradients").spend(1, block=15)
-    account = Ledger.open(ledger.path).account(GAUSSIAN, planned=20, purpose="gradients")
+    ledger.account(planned(20)).spend(1, block=15)
+    account = Ledger.open(ledger.path).account(planned(20))
     assert account.remaining == 5
     account.spend(5)
     with pytest.raises(BudgetError):
@@ -59,11 +63,11 @@ def test_a_reopened_ledger_counts_unused_reservations_as_spent(tmp_path):
 
 def test_a_raised_plan_is_recorded_as_raised_and_a_lowered_one_does_not_lower_the_charge(tmp_path):
     ledger = Ledger.create(tmp_path / "ledger.jsonl")
-    ledger.account(GAUSSIAN, planned=10, purpose="gradients")
+    ledger.account(planned(10))
     assert not ledger.plan_was_raised()
-    ledger.account(GAUSSIAN, planned=5, purpose="gradients")
+    ledger.account(planned(5))
     assert ledger.events()[0].count == 10
-    ledger.account(GAUSSIAN, planned=30, purpose="gradients")
+    ledger.account(planned(30))
     reopened = Ledger.open(ledger.path)
     assert reopened.plan_was_raised()
     assert reopened.events()[0].count == 30
@@ -71,13 +75,27 @@ def test_a_raised_plan_is_recorded_as_raised_and_a_lowered_one_does_not_lower_th
 
 def test_another_mechanism_under_the_same_purpose_is_refused(tmp_path):
     ledger = Ledger.create(tmp_path / "ledger.jsonl")
-    ledger.account(GAUSSIAN, planned=10, purpose="gradients")
+    ledger.account(planned(10))
     for other in (
         Event(noise_multiplier=9.0, count=1),
         GAUSSIAN.model_copy(update={"sampling": RoutedSampling(subsets=9)}),
     ):
         with pytest.raises(InputError, match="another mechanism"):
             Ledger.open(ledger.path).account(other, planned=10, purpose="gradients")
+
+
+def test_an_event_without_a_purpose_cannot_be_planned(tmp_path):
+    with pytest.raises(InputError, match="purpose"):
+        Ledger.create(tmp_path / "ledger.jsonl").account(Event(noise_multiplier=1.5, count=1))
+
+
+def test_an_aborted_run_stays_aborted(tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger.jsonl")
+    ledger.check_releasable()
+    ledger.abort("gradients were not finite")
+    for same in (ledger, Ledger.open(ledger.path)):
+        with pytest.raises(AbortedRun, match="start a new one"):
+            same.check_releasable()
 
 
 def test_an_existing_ledger_is_never_overwritten(tmp_path):
@@ -88,7 +106,7 @@ def test_an_existing_ledger_is_never_overwritten(tmp_path):
 
 def _ledger_with_lines(path, lines=5):
     ledger = Ledger.create(path)
-    account = ledger.account(GAUSSIAN, planned=100, purpose="gradients")
+    account = ledger.account(planned(100))
     for _ in range(lines):
         account.spend(1)
     return ledger
@@ -102,7 +120,7 @@ def test_a_torn_last_line_is_cut_off_and_the_rest_stands(tmp_path_factory, cut):
     path.write_bytes(content[:-cut])
     assert Ledger.open(path).events()[0].executed == 4
     reopened = Ledger.open(path)
-    reopened.account(GAUSSIAN, planned=100, purpose="gradients").spend(1)
+    reopened.account(planned(100)).spend(1)
     assert Ledger.open(path).events()[0].executed == 5
 
 
@@ -131,7 +149,7 @@ def test_a_removed_line_is_noticed(tmp_path, line):
 
 def test_a_full_disk_spends_nothing_that_is_not_on_record(tmp_path):
     ledger = _ledger_with_lines(tmp_path / "ledger.jsonl")
-    account = ledger.account(GAUSSIAN, planned=100, purpose="gradients")
+    account = ledger.account(planned(100))
     size = ledger.path.stat().st_size
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -154,7 +172,7 @@ _SPENDER = """
 
     path, block = Path(sys.argv[1]), int(sys.argv[2])
     ledger = Ledger.open(path) if path.exists() else Ledger.create(path)
-    account = ledger.account(Event(noise_multiplier=1.5, count=1), planned=10**9, purpose="gradients")
+    account = ledger.account(Event(noise_multiplier=1.5, count=10**9, purpose="gradients"))
     while True:
         account.spend(1, block=block)
         sys.stdout.buffer.write(b"u")  # one output used

@@ -8,21 +8,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from understudy.errors import BudgetError, InputError, UnderstudyError
+from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.privacy.events import Event, NoSampling, PoissonSampling, RevealedRouting, RoutedSampling
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.mechanisms import GaussianAnswers, GaussianSum, MechanismConfig, clip_rows
-from understudy.privacy.randomness import OS_ENTROPY, SEEDED, Randomness
+from understudy.privacy.mechanisms import GaussianAnswers, GaussianSum, clip_rows
+from understudy.privacy.randomness import OS_ENTROPY, SEEDED, NoiseStream, Randomness
 
 HOSTILE = st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 3e38, 1e-30, 1e-45, math.nan, math.inf, -math.inf])
 VALUES = st.one_of(HOSTILE, st.floats(width=32))
 ROWS = arrays.arrays("float32", st.tuples(st.integers(1, 5), st.integers(1, 6)), elements=VALUES)
 
 
+CPU = torch.device("cpu")
+
+
 def mechanism(kind, tmp_path, *, clip=1.0, planned=100, noise=2.0, sampling=None):
     ledger = Ledger.create(tmp_path / "ledger.jsonl")
-    event = Event(noise_multiplier=noise, sampling=sampling or NoSampling(), count=1)
-    return kind(ledger, Randomness(), MechanismConfig(clip, event, planned, "test"))
+    event = Event(
+        noise_multiplier=noise,
+        sensitivity=kind.sensitivity if (sampling or NoSampling()).kind in kind.allowed_sampling else None,
+        sampling=sampling or NoSampling(),
+        count=planned,
+        purpose="test",
+    )
+    return kind(ledger, Randomness(), clip=clip, event=event)
 
 
 @given(rows=ROWS, bound=st.sampled_from([1e-3, 0.5, 1.0, 1.1, 1e3]))
@@ -31,6 +40,14 @@ def test_no_row_is_longer_than_the_bound_whatever_it_held(rows, bound):
     clipped = clip_rows(torch.from_numpy(rows), bound).double()
     assert torch.isfinite(clipped).all()
     assert (clipped.norm(dim=1) <= bound).all()
+
+
+@pytest.mark.parametrize("values", [784, 8001, 200_001])
+def test_one_large_entry_does_not_hide_many_small_ones(values):
+    """In single precision the sum of squares would lose the small entries and leave the row too long."""
+    row = torch.full((1, values), 2.4e-4)
+    row[0, 0] = 1.0
+    assert clip_rows(row, 0.5).double().norm() <= 0.5
 
 
 @given(rows=ROWS)
@@ -102,6 +119,20 @@ def test_a_sampling_the_mechanism_does_not_have_is_refused(tmp_path, kind, sampl
         mechanism(kind, tmp_path, sampling=sampling)
 
 
+@pytest.mark.parametrize(("kind", "wrong"), [(GaussianSum, "2C"), (GaussianSum, None), (GaussianAnswers, "C")])
+def test_an_event_with_another_sensitivity_than_the_mechanism_has_is_refused(tmp_path, kind, wrong):
+    event = Event(noise_multiplier=1.0, sensitivity=wrong, count=1, purpose="test")
+    with pytest.raises(InputError, match="has sensitivity"):
+        kind(Ledger.create(tmp_path / "ledger.jsonl"), Randomness(), clip=1.0, event=event)
+
+
+def test_a_revealed_draw_answers_exactly_its_rows(tmp_path):
+    answering = mechanism(GaussianAnswers, tmp_path, sampling=RevealedRouting(subsets=5, rows=2))
+    answering.answer(torch.zeros(2, 4))
+    with pytest.raises(InputError, match="8 answers to one draw, but 2 are accounted"):
+        answering.answer(torch.zeros(8, 4))
+
+
 @pytest.mark.parametrize("clip", [0.0, -1.0, math.nan, math.inf])
 def test_a_bound_that_bounds_nothing_is_refused(tmp_path, clip):
     with pytest.raises(InputError, match="clip"):
@@ -116,7 +147,7 @@ def test_broken_rows_count_as_zero_and_too_many_stop_the_run(tmp_path):
     summing.check_finite()
     summing.accumulate(total, torch.full((500, 2), math.inf))
     assert torch.isfinite(total).all()
-    with pytest.raises(UnderstudyError, match="not finite"):
+    with pytest.raises(AbortedRun, match="not finite"):
         summing.check_finite()
 
 
@@ -152,9 +183,26 @@ class TestReleaseOnce:
 
 def test_two_sources_of_entropy_never_agree_and_a_seed_is_stamped():
     assert Randomness().bits(16) != Randomness().bits(16)
-    assert not torch.equal(*(torch.randn(8, generator=Randomness().generator()) for _ in range(2)))
+    assert not torch.equal(*(Randomness().noise(CPU).draw(torch.Size([8])) for _ in range(2)))
     assert Randomness().stamp == OS_ENTROPY
     assert Randomness(3).stamp == SEEDED
     seeded = Randomness(3)
     assert seeded.bits(8) != seeded.bits(8)
     assert Randomness(3).bits(8) == Randomness(3).bits(8)
+
+
+def test_every_bit_of_the_key_changes_the_noise():
+    """A generator that kept 32 bits of its key could be searched through."""
+    streams = {NoiseStream(bytes(24), CPU).draw(torch.Size([4])).numpy().tobytes()}
+    for bit in range(128):
+        key = bytearray(24)
+        key[bit // 8] ^= 1 << bit % 8
+        streams.add(NoiseStream(bytes(key), CPU).draw(torch.Size([4])).numpy().tobytes())
+    assert len(streams) == 129
+
+
+def test_noise_is_drawn_and_added_in_double_precision(tmp_path):
+    """Single-precision normals end at 5.8 deviations, where the certified tail does not."""
+    assert Randomness().noise(CPU).draw(torch.Size([3])).dtype == torch.float64
+    answering = mechanism(GaussianAnswers, tmp_path)
+    assert answering._noisy(torch.zeros(2, 3), 1.0).dtype == torch.float64

@@ -15,6 +15,7 @@ from understudy.privacy.randomness import OS_ENTROPY
 from understudy.release.release import Release, build_release
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 1.0, "sensitivity": "C", "count": 1}
+CONFIG = {"privacy": {"noise_multiplier": 1.0}, "method": {"steps": 5}}  # plans GAUSSIAN
 EPSILON, DELTA = 4.3772, 1e-5  # of GAUSSIAN: 4.377178
 
 
@@ -31,9 +32,10 @@ def make_release(
         "events": [GAUSSIAN | {"planned": 1, "executed": 1}],
         "assumed_public": domain.assumed_public(),
         "randomness": OS_ENTROPY,
+        "runs_on_this_data": 1,
         "not_covered": ["side channels"],
     }
-    return build_release("dp-merf", generator, domain, {"method": {"steps": 5}}, certificate | fields)
+    return build_release("dp-merf", generator, domain, CONFIG, certificate | fields)
 
 
 def edit_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -97,7 +97,7 @@ def test_the_example_with_a_lower_claim_is_refused(folder: Path, epsilon: float)
 
 def test_an_event_with_nothing_optional_is_accepted(folder: Path):
     def strip(certificate: dict[str, Any]) -> None:
-        for key in ("assumed_public", "not_covered", "config_sha256", "software"):
+        for key in ("not_covered", "config_sha256"):
             certificate.pop(key, None)
         certificate["events"] = [{"mechanism": "gaussian", "noise_multiplier": 1.0, "count": 1}]
 
@@ -254,10 +254,45 @@ def test_extreme_events_end_in_an_answer(folder: Path, event: dict[str, Any]):
 def test_a_replaced_unit_is_covered_by_unsampled_answers_only(folder: Path):
     def change(certificate: dict[str, Any]) -> None:
         certificate["guarantees"][0].update(adjacency="replace-one", viewer="server", unit="client")
-        certificate["events"][0].update(sensitivity="2C")
+        certificate["events"][0].update(sensitivity="2C", unit="client")
 
     edit_json(certificate_of(folder), change)
     assert verify(folder).passed
+
+
+@pytest.mark.parametrize("missing", ["assumed_public", "randomness", "runs_on_this_data", "software", "created"])
+def test_what_a_reader_must_know_cannot_be_left_out(folder: Path, missing: str):
+    edit_json(certificate_of(folder), lambda certificate: certificate.pop(missing))
+    assert failed(verify(folder)) == {"certificate"}
+
+
+def test_events_that_the_config_does_not_plan_are_caught(folder: Path):
+    """More noise in the certificate than in the config that it is tied to, with a claim that fits the noise."""
+    edit_json(certificate_of(folder), _event(noise_multiplier=50.0))
+    assert failed(verify(folder)) == {"plan"}
+
+
+def test_a_raised_plan_is_said_aloud(folder: Path):
+    edit_json(certificate_of(folder), lambda certificate: certificate.update(plan_raised=True))
+    result = verify(folder)
+    assert result.passed
+    assert any("the plan was raised" in check.detail for check in result.checks)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"unit": "client"},
+        {"viewer": "server"},
+        {"viewer": "client"},
+        {"adjacency": "replace-one"},
+        {"accountant": "none"},
+    ],
+    ids=str,
+)
+def test_a_claim_that_the_events_do_not_carry_is_caught(folder: Path, claim: dict[str, str]):
+    edit_json(certificate_of(folder), _guarantee(**claim))
+    assert failed(verify(folder))
 
 
 def test_parts_of_delta_are_respected(folder: Path):

@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
-from understudy.privacy.events import Event, NoSampling, RoutedSampling
+from understudy.privacy.events import Event, RoutedSampling
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.mechanisms import GaussianAnswers, GaussianSum, MechanismConfig
+from understudy.privacy.mechanisms import GaussianAnswers, GaussianSum
 from understudy.privacy.randomness import Randomness
 
 FALSE_ALARM = 1e-6
@@ -24,16 +24,15 @@ def variance_p_value(sample, deviation):
 
 
 def noise_of_sums(tmp_path, clip, multiplier):
-    event = Event(noise_multiplier=multiplier, sampling=NoSampling(), count=1)
-    config = MechanismConfig(clip, event, planned=1, purpose="noise")
-    summing = GaussianSum(Ledger.create(tmp_path / "ledger.jsonl"), Randomness(), config)
+    event = Event(noise_multiplier=multiplier, sensitivity="C", count=1, purpose="noise")
+    summing = GaussianSum(Ledger.create(tmp_path / "ledger.jsonl"), Randomness(), clip=clip, event=event)
     return summing.release(torch.zeros(SIZE, dtype=torch.float64)).value_dp.numpy()
 
 
 def noise_of_answers(tmp_path, clip, multiplier, rows=100):
-    event = Event(noise_multiplier=multiplier, sampling=RoutedSampling(subsets=10), sensitivity="2C", count=1)
-    config = MechanismConfig(clip, event, planned=rows, purpose="noise")
-    answering = GaussianAnswers(Ledger.create(tmp_path / "ledger.jsonl"), Randomness(), config)
+    sampling = RoutedSampling(subsets=10)
+    event = Event(noise_multiplier=multiplier, sampling=sampling, sensitivity="2C", count=rows, purpose="noise")
+    answering = GaussianAnswers(Ledger.create(tmp_path / "ledger.jsonl"), Randomness(), clip=clip, event=event)
     return answering.answer(torch.zeros(rows, SIZE // rows)).value_dp.double().numpy()
 
 
@@ -71,9 +70,8 @@ def test_each_row_has_noise_of_its_own(tmp_path):
 
 
 def test_two_releases_have_unrelated_noise(tmp_path):
-    event = Event(noise_multiplier=1.0, count=1)
-    config = MechanismConfig(1.0, event, planned=2, purpose="noise")
-    summing = GaussianSum(Ledger.create(tmp_path / "ledger.jsonl"), Randomness(), config)
+    event = Event(noise_multiplier=1.0, sensitivity="C", count=2, purpose="noise")
+    summing = GaussianSum(Ledger.create(tmp_path / "ledger.jsonl"), Randomness(), clip=1.0, event=event)
     first, second = (summing.release(torch.zeros(SIZE, dtype=torch.float64)).value_dp.numpy() for _ in range(2))
     correlation = float(np.corrcoef(first, second)[0, 1])
     assert abs(math.atanh(correlation)) < stats.norm.isf(FALSE_ALARM / 2) / math.sqrt(SIZE - 3)

@@ -95,8 +95,10 @@ class _Speed:
 
 def describe(progress: Progress, speed: _Speed) -> str:
     """The public values of a run in one line: spending first, then losses, then speed."""
+    from understudy.release.meaning import round_up
+
     values = dict(progress.values)
-    parts = [f"epsilon {values.pop('epsilon_spent'):.3g} spent"] if "epsilon_spent" in values else []
+    parts = [f"epsilon {round_up(values.pop('epsilon_spent'), 3)} spent"] if "epsilon_spent" in values else []
     images = values.pop("images_per_second", None)
     parts += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in values.items()]
     steps = speed(progress)

@@ -61,7 +61,7 @@ def read_folder(folder: Path, classes: int | None, options: SourceOptions) -> Fo
         images=_decode_all(files, options),
         labels=np.array(labels, dtype=np.int64) if labelled else None,
         client_ids=np.array(client_ids, dtype=np.int64) if options.clients else None,
-        class_names=None if names is None or _numbered(names) else names,
+        class_names=options.class_names if labelled else None,  # names found on disk are not published unless declared
     )
 
 

@@ -21,7 +21,7 @@ from understudy.methods.configuration import MethodConfig
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
-from understudy.training.settings import Count, EmbeddingSettings
+from understudy.training.settings import EMBEDDING_PURPOSE, Count, EmbeddingSettings
 
 if TYPE_CHECKING:
     from understudy.models import generator as generators
@@ -92,7 +92,7 @@ class DpMerf(Method):
 
 
 def _event(noise_multiplier: float) -> Event:
-    return Event(noise_multiplier=noise_multiplier, sensitivity="C", count=1)
+    return Event(noise_multiplier=noise_multiplier, sensitivity="C", count=1, purpose=EMBEDDING_PURPOSE)
 
 
 def _generator_config(

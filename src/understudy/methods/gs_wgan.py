@@ -35,7 +35,7 @@ from understudy.methods.configuration import MethodConfig, PrivacyConfig
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, RevealedRouting, RoutedSampling
-from understudy.training.settings import Count, CriticSettings, EmbeddingSettings, GeneratorSettings
+from understudy.training.settings import EMBEDDING_PURPOSE, Count, CriticSettings, EmbeddingSettings, GeneratorSettings
 
 if TYPE_CHECKING:
     import torch
@@ -70,6 +70,7 @@ class GsWganPrivacy(PrivacyConfig):
     queries: Count | None = None  # T * B
     clip: Annotated[float, Field(gt=0)] = 0.1  # C
     embedding_share: Annotated[float, Field(ge=0, lt=1)] = 0.2  # of epsilon; 0: no embedding
+    embedding_noise_multiplier: Annotated[float, Field(gt=0)] | None = None  # decided by the share
 
 
 class GsWganSettings(BaseModel):
@@ -142,7 +143,8 @@ class GsWgan(Method):
                 break  # a crash lost reserved answers: fewer steps, never more answers
             raw, rows_private = turn(player, panel, config.method)
             player.learn(raw, answering.answer(rows_private, block=block).value_dp)
-            if step % max(1, run.plan.steps // _REPORTS) == 0:
+            if step % max(1, run.plan.steps // _REPORTS) == 0 or step == run.plan.steps:
+                answering.check_finite()
                 _report(run, step, player, rows_private)
         answering.check_finite()
         return player.average
@@ -175,9 +177,7 @@ def _paper_turn(player: GeneratorPlayer, panel: CriticPanel, settings: GsWganSet
 
 
 def _answering(run: Run, config: GsWganConfig) -> mechanisms.GaussianAnswers:
-    event = run.plan.events[0]
-    plan = mechanisms.MechanismConfig(config.privacy.clip, event, planned=event.count, purpose=_PURPOSE)
-    return mechanisms.GaussianAnswers(run.ledger, run.randomness, plan)
+    return mechanisms.GaussianAnswers(run.ledger, run.randomness, clip=config.privacy.clip, event=run.plan.events[0])
 
 
 def _start_from_embedding(run: Run, player: GeneratorPlayer, config: GsWganConfig) -> None:
@@ -210,6 +210,7 @@ def _answer_event(config: GsWganConfig, noise_multiplier: float) -> Event:
         sensitivity="2C",
         sampling=sampling or RoutedSampling(subsets=subsets),
         count=queries,
+        purpose=_PURPOSE,
     )
 
 
@@ -217,9 +218,11 @@ def _embedding_events(config: GsWganConfig, budget: Budget) -> tuple[Event, ...]
     """The one release of the embedding, with noise for its share of epsilon."""
     if not config.privacy.embedding_share:
         return ()
-    share = Budget(budget.epsilon * config.privacy.embedding_share, budget.delta)
-    noise = accounting.calibrate(lambda multiplier: [Event(noise_multiplier=multiplier, count=1)], share)
-    return (Event(noise_multiplier=noise, sensitivity="C", count=1),)
+    noise = config.privacy.embedding_noise_multiplier
+    if noise is None:
+        share = Budget(budget.epsilon * config.privacy.embedding_share, budget.delta)
+        noise = accounting.calibrate(lambda multiplier: [Event(noise_multiplier=multiplier, count=1)], share)
+    return (Event(noise_multiplier=noise, sensitivity="C", count=1, purpose=EMBEDDING_PURPOSE),)
 
 
 def _decided(config: GsWganConfig, domain: Domain) -> GsWganConfig:
@@ -244,9 +247,11 @@ def _decided(config: GsWganConfig, domain: Domain) -> GsWganConfig:
 
 def _decided_embedding(config: GsWganConfig, domain: Domain, events: tuple[Event, ...]) -> GsWganConfig:
     noise = events[0].noise_multiplier if events else 0.0
+    privacy = config.privacy.model_copy(update={"embedding_noise_multiplier": noise or None})
     pixels = domain.shape[0] * domain.shape[1] * domain.shape[2]
     settings = config.method.embedding.decided(pixels, noise * (domain.classes or 1) / domain.nominal_records)
-    return config.model_copy(update={"method": config.method.model_copy(update={"embedding": settings})})
+    method = config.method.model_copy(update={"embedding": settings})
+    return config.model_copy(update={"privacy": privacy, "method": method})
 
 
 def _remarks(config: GsWganConfig, event: Event, delta: float) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ class Guarantee(BaseModel):
     unit: Literal["record", "client"] = "record"
     adjacency: Literal["add-remove", "replace-one"] = "add-remove"
     viewer: Literal["public", "server", "client"] = "public"
-    accountant: str = "pld"
+    accountant: Literal["pld"] = "pld"
     delta_parts: dict[str, Annotated[float, Field(ge=0, lt=1)]] | None = None
 
     @property
@@ -44,12 +44,12 @@ class Certificate(BaseModel):
     schema_version: Annotated[Literal[1], Field(alias="schema")] = 1
     method: str
     created: str
-    software: dict[str, str] = Field(default_factory=dict)
+    software: dict[str, str]
     guarantees: Annotated[tuple[Guarantee, ...], Field(min_length=1)]
     events: Annotated[tuple[Event, ...], Field(min_length=1)]
-    assumed_public: tuple[str, ...] = ()
-    randomness: str = "os-entropy"
-    runs_on_this_data: Annotated[int, Field(ge=1)] = 1
+    assumed_public: Annotated[tuple[str, ...], Field(min_length=1)]
+    randomness: str
+    runs_on_this_data: Annotated[int, Field(ge=1)]
     generator_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     config_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     stopped_because: str | None = None

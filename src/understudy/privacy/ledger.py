@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from understudy.errors import BudgetError, InputError
+from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.privacy.events import Event
 
 _START = "understudy-ledger-1"
@@ -33,6 +33,7 @@ class Ledger:
         self._marks = {_START}
         self._length = 0
         self._accounts: dict[str, Account] = {}
+        self.aborted = False
 
     @classmethod
     def create(cls, path: Path) -> Ledger:
@@ -57,14 +58,17 @@ class Ledger:
             ledger._apply(record)
         return ledger
 
-    def account(self, event: Event, planned: int, purpose: str) -> Account:
-        """The account of ``purpose``: at most ``planned`` executions of ``event`` (a template whose count is ignored).
+    def account(self, event: Event) -> Account:
+        """The account of a planned event: at most ``event.count`` executions for ``event.purpose``.
 
         On a resumed run the account continues where it stood. A larger plan is recorded and stays visible as a raised
         plan; a smaller one does not lower the charge; another mechanism under the same purpose is refused.
         """
-        template = event.model_copy(update={"count": getattr(event.sampling, "rows", 1), "purpose": purpose})
-        template = template.model_copy(update={"planned": None, "executed": None})
+        planned, purpose = event.count, event.purpose
+        if purpose is None:
+            raise InputError("ledger: an event without a purpose cannot be planned; say what it is for")
+        one = {"count": getattr(event.sampling, "rows", 1), "planned": None, "executed": None}
+        template = event.model_copy(update=one)
         known = self._accounts.get(purpose)
         if known is not None and known.template != template:
             raise InputError(
@@ -77,6 +81,15 @@ class Ledger:
     def note(self, text: str) -> None:
         """Record something that happened (a resume, an interruption); notes carry no spending and no private value."""
         self._append({"kind": "note", "text": text})
+
+    def abort(self, reason: str) -> None:
+        """Record that the run broke down: from now on nothing of it may be released."""
+        self._append({"kind": "abort", "text": reason})
+
+    def check_releasable(self) -> None:
+        """Refuse to go on with a run that was aborted."""
+        if self.aborted:
+            raise AbortedRun("run: it was aborted, so nothing of it is released; start a new one in another folder")
 
     def events(self) -> tuple[Event, ...]:
         """What is charged: for each account the larger of planned and executed."""
@@ -131,6 +144,8 @@ class Ledger:
                 self._accounts[record["purpose"]] = Account(self, template, record["planned"])
             else:
                 account.raise_plan(record["planned"])
+        elif record["kind"] == "abort":
+            self.aborted = True
         elif record["kind"] == "reserve":
             self._accounts[record["purpose"]].reserved += record["count"]
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from understudy.errors import BudgetError, InputError, UnderstudyError
+from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.files import read_tensors, write_tensors
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Account, Ledger
-from understudy.privacy.randomness import Randomness
+from understudy.privacy.randomness import NoiseStream, Randomness
 
 _ROUNDING = 1e-6  # clipped rows end a hair inside the bound, so that rounding cannot carry one across it
 _NON_FINITE_LIMIT = 0.01  # more rows than this share that are not finite mean a broken run, not a noisy one
@@ -36,46 +36,44 @@ def clip_rows(rows: Tensor, bound: float) -> Tensor:
     """Scale each row of a (units, values) matrix to an L2 norm of at most ``bound``; a non-finite row becomes zero.
 
     Privacy: afterwards no unit's row is longer than ``bound``, whatever it held. Computed in float32 or better; rows
-    are first scaled by their largest entry, so that squaring neither overflows nor vanishes.
+    are first scaled by their largest entry, so that squaring neither overflows nor vanishes; norms in float64.
     """
     rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
     finite = torch.isfinite(rows).all(dim=1, keepdim=True)
     rows = torch.where(finite, rows, torch.zeros((), dtype=rows.dtype, device=rows.device))
     largest = rows.abs().amax(dim=1, keepdim=True)
     unit_rows = rows / torch.where(largest > 0, largest, torch.ones_like(largest))
-    length = torch.linalg.vector_norm(unit_rows, dim=1, keepdim=True)  # between 1 and sqrt(values), or 0
-    too_long = largest.double() * length.double() > bound * (1 - _ROUNDING)
-    shortened = unit_rows * (bound * (1 - _ROUNDING) / length.clamp(min=1.0))
+    length = torch.linalg.vector_norm(unit_rows, dim=1, keepdim=True, dtype=torch.float64)  # 0, or 1 to sqrt(values)
+    too_long = largest.double() * length > bound * (1 - _ROUNDING)
+    shortened = unit_rows * (bound * (1 - _ROUNDING) / length.clamp(min=1.0)).to(rows.dtype)
     return torch.where(too_long, shortened, rows)
 
 
-@dataclass(frozen=True)
-class MechanismConfig:
-    """What a mechanism is planned to do: its clip bound C, the event of one execution, how often, and what for."""
-
-    clip: float
-    event: Event
-    planned: int
-    purpose: str
-
-
 class GaussianMechanism:
-    """What both mechanisms share: the account in the ledger, the noise, and the count of broken rows."""
+    """What both mechanisms share: the account in the ledger, the noise, and the count of broken rows.
+
+    ``event`` is the planned event: its count is the most executions there will be. What it says of the sensitivity must
+    be what this mechanism has.
+    """
 
     allowed_sampling: tuple[str, ...] = ()
+    sensitivity: str = ""
 
-    def __init__(self, ledger: Ledger, randomness: Randomness, config: MechanismConfig) -> None:
-        if not (math.isfinite(config.clip) and config.clip > 0):
-            raise InputError(f"clip: {config.clip} is not a positive finite bound; pass for example clip=1")
-        if config.event.sampling.kind not in self.allowed_sampling:
+    def __init__(self, ledger: Ledger, randomness: Randomness, *, clip: float, event: Event) -> None:
+        if not (math.isfinite(clip) and clip > 0):
+            raise InputError(f"clip: {clip} is not a positive finite bound; pass for example clip=1")
+        name = type(self).__name__
+        if event.sampling.kind not in self.allowed_sampling:
             raise InputError(
-                f"mechanism: {type(self).__name__} cannot be accounted with {config.event.sampling.kind!r} sampling; "
+                f"mechanism: {name} cannot be accounted with {event.sampling.kind!r} sampling; "
                 f"it knows {', '.join(self.allowed_sampling)}"
             )
-        self.clip = config.clip
-        self.account: Account = ledger.account(config.event, config.planned, config.purpose)
+        if event.sensitivity != self.sensitivity:
+            raise InputError(f"mechanism: {name} has sensitivity {self.sensitivity}, not {event.sensitivity}")
+        self.clip = clip
+        self.account: Account = ledger.account(event)
         self._randomness = randomness
-        self._generators: dict[torch.device, torch.Generator] = {}
+        self._streams: dict[torch.device, NoiseStream] = {}
         self._rows_seen = 0
         self._rows_broken: Tensor | None = None
 
@@ -86,7 +84,7 @@ class GaussianMechanism:
         """
         broken = 0 if self._rows_broken is None else int(self._rows_broken)
         if broken > _NON_FINITE_LIMIT * self._rows_seen:
-            raise UnderstudyError(
+            raise AbortedRun(
                 f"training: more than {_NON_FINITE_LIMIT:.0%} of the private rows of {self.account.template.purpose!r} "
                 "were not finite, so nothing is released; lower the learning rate or use a higher precision"
             )
@@ -97,11 +95,11 @@ class GaussianMechanism:
         self._rows_seen += len(rows_private)
         return clip_rows(rows_private, self.clip)
 
-    def _noise(self, like: Tensor, deviation: float) -> Tensor:
-        if like.device not in self._generators:
-            self._generators[like.device] = self._randomness.generator(like.device)
-        generator = self._generators[like.device]
-        return deviation * torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+    def _noisy(self, exact: Tensor, deviation: float) -> Tensor:
+        """``exact`` plus noise, added in double precision."""
+        if exact.device not in self._streams:
+            self._streams[exact.device] = self._randomness.noise(exact.device)
+        return exact.double() + deviation * self._streams[exact.device].draw(exact.shape)
 
 
 class GaussianSum(GaussianMechanism):
@@ -113,6 +111,7 @@ class GaussianSum(GaussianMechanism):
     """
 
     allowed_sampling = ("none", "poisson")
+    sensitivity = "C"
 
     def accumulate(self, total: Tensor, rows_private: Tensor, slots: Tensor | None = None) -> None:
         """Add clipped rows to ``total``: (values,) without slots, (cells, values) with a cell number per row.
@@ -128,7 +127,7 @@ class GaussianSum(GaussianMechanism):
     def release(self, total: Tensor, *, block: int = 1) -> Sanitized:
         """Add the noise to a sum made by ``accumulate``; spends one execution first."""
         event = self.account.spend(1, block)
-        return Sanitized(self._noisy(total), event)
+        return Sanitized(self._noisy(total, self.clip * event.noise_multiplier), event)
 
     def release_once(self, compute_total: Callable[[], Tensor], path: Path) -> Tensor:
         """The one noisy sum of a run, kept in ``path``: however often the run is killed, it is drawn and charged once.
@@ -138,13 +137,14 @@ class GaussianSum(GaussianMechanism):
         recorded execution whose result is gone is not repeated: BudgetError; nor is a result without its record.
         """
         pending = path.with_suffix(".pending")
+        deviation = self.clip * self.account.template.noise_multiplier
         if self.account.reserved == 0 and path.exists():
             raise InputError(
                 f"ledger: {path} exists, but the ledger does not hold the execution that made it; its spending is "
                 "unknown, so the run cannot go on"
             )
         if self.account.reserved == 0:
-            write_tensors(pending, {"total_dp": self._noisy(compute_total())})
+            write_tensors(pending, {"total_dp": self._noisy(compute_total(), deviation)})
             self.account.spend(1)
         if pending.exists():
             pending.replace(path)
@@ -153,9 +153,6 @@ class GaussianSum(GaussianMechanism):
                 f"budget: the result of {self.account.template.purpose!r} was paid for, but {path} is gone"
             )
         return read_tensors(path)[0]["total_dp"]
-
-    def _noisy(self, total: Tensor) -> Tensor:
-        return total + self._noise(total, self.clip * self.account.template.noise_multiplier)
 
 
 class GaussianAnswers(GaussianMechanism):
@@ -167,9 +164,13 @@ class GaussianAnswers(GaussianMechanism):
     """
 
     allowed_sampling = ("none", "routed", "revealed")
+    sensitivity = "2C"
 
     def answer(self, rows_private: Tensor, *, block: int = 1) -> Sanitized:
         """Sanitize a (queries, values) matrix, one execution per row; the answers keep the order of the queries."""
+        drawn_together = getattr(self.account.template.sampling, "rows", len(rows_private))
+        if len(rows_private) != drawn_together:
+            raise InputError(f"mechanism: {len(rows_private)} answers to one draw, but {drawn_together} are accounted")
         event = self.account.spend(len(rows_private), block)
-        clipped = self._clip(rows_private)
-        return Sanitized(clipped + self._noise(clipped, 2 * self.clip * event.noise_multiplier), event)
+        deviation = 2 * self.clip * event.noise_multiplier
+        return Sanitized(self._noisy(self._clip(rows_private), deviation).float(), event)

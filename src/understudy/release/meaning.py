@@ -60,7 +60,7 @@ def attack_bound(certificate: Certificate, epsilons: Sequence[float] = (0.0,)) -
 
 
 def odds_factor(epsilon: float) -> float:
-    """By how much the odds of "this unit took part" can change, except with probability delta."""
+    """How many times as likely an outcome can be with a unit as without it, up to an additional delta."""
     return math.exp(epsilon) if epsilon < _LARGEST_EXPONENT else math.inf
 
 
@@ -119,8 +119,8 @@ def in_words(guarantee: Guarantee, bound: AttackBound) -> list[str]:
         f"The unit that is protected is {unit_in_words(guarantee)}: the promise compares the data with and without it "
         f"({change}).",
         f"It holds against {seen}.",
-        f"Seeing the release changes anybody's odds that a given unit took part by a factor of at most {times}, except "
-        f"with probability {guarantee.delta:g}.",
+        f"Whatever is concluded from the release is at most {times} times as likely with the unit as without it, up to "
+        f"an additional probability of {guarantee.delta:g}.",
         *_attack_in_words(guarantee, bound),
     ]
 

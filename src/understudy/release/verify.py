@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from understudy.errors import InputError, UnderstudyError
+from understudy.methods.registry import method_names
 from understudy.privacy import accounting
 from understudy.privacy.certificate import Certificate, Guarantee, file_sha256, read_certificate
 from understudy.privacy.events import Event
 from understudy.release import folders
+from understudy.release.meaning import event_in_words
 
 PROVES = (
     "every claim follows from the events in the certificate, by two independently written accountants",
+    "the events are those that the released config plans",
     "the weights and the config are the ones that the certificate names",
     "the folder holds the allowed files and nothing else",
 )
@@ -87,7 +90,7 @@ def verify(folder: Path | str) -> Verification:
     if certificate is None:
         return Verification(None, None, None, tuple(checks))
     checks += [_check_weights_hash(place, certificate), _check_config_hash(place, certificate)]
-    checks += [_check_loadable(place, certificate), _check_randomness(certificate)]
+    checks += [_check_loadable(place, certificate), _check_randomness(certificate), _check_plan(place, certificate)]
     computed, recomputed = _recompute(certificate)
     headline = certificate.headline
     return Verification(computed, headline.delta, headline.epsilon, (*checks, *recomputed))
@@ -150,7 +153,7 @@ def _load_and_compare(place: Path, certificate: Certificate) -> None:
     if config.method != certificate.method:
         raise InputError(f"the config says method {config.method!r}, but the certificate {certificate.method!r}")
     unstated = [item for item in config.domain.assumed_public() if item not in certificate.assumed_public]
-    if certificate.assumed_public and unstated:
+    if unstated:
         raise InputError(f"the config declares {unstated[0]!r}, but the certificate does not list it as assumed public")
     generator_from_bytes(read_weights(place / folders.WEIGHTS), config.generator)
 
@@ -161,6 +164,48 @@ def _check_randomness(certificate: Certificate) -> Check:
     if certificate.randomness == OS_ENTROPY:
         return Check("randomness", True, "drawn from the operating system")
     return Check("randomness", False, f"{certificate.randomness!r}: noise that can be repeated can be removed")
+
+
+def _check_plan(place: Path, certificate: Certificate) -> Check:
+    """The events must be those that the released config plans, and in full; a plan that was raised is said aloud."""
+    name = "plan"
+    if certificate.config_sha256 is None:
+        return Check(name, True, "the certificate is not tied to a config, so no plan is compared")
+    if certificate.method not in method_names():
+        return Check(name, True, f"method {certificate.method!r} is not known here, so its plan is not compared")
+    comparison, check = _attempt(name, lambda: _missing_events(place, certificate))
+    if comparison is None:
+        return check
+    if comparison:
+        return Check(
+            name, False, f"the config plans {event_in_words(comparison[0])}; no event in the certificate is that"
+        )
+    raised = "; the plan was raised during the run" if certificate.plan_raised else ""
+    return Check(name, True, f"the events are the ones that the config plans{raised}")
+
+
+def _missing_events(place: Path, certificate: Certificate) -> list[Event]:
+    """Planned events that the certificate does not charge in full."""
+    from understudy.methods.configuration import build_config
+    from understudy.methods.registry import get_method
+    from understudy.privacy.budget import Budget
+    from understudy.release.config import read_config
+
+    config = read_config(place / folders.CONFIG)
+    method = get_method(config.method)
+    values = build_config(method.config_type, config.method_config)
+    headline = certificate.headline
+    plan = method.plan(values, config.domain, Budget(max(headline.epsilon, 1e-6), headline.delta))
+    return [planned for planned in plan.events if not any(_charges(event, planned) for event in certificate.events)]
+
+
+def _charges(event: Event, planned: Event) -> bool:
+    same = (event.mechanism, event.noise_multiplier, event.sampling) == (
+        planned.mechanism,
+        planned.noise_multiplier,
+        planned.sampling,
+    )
+    return same and event.count >= planned.count
 
 
 def _recompute(certificate: Certificate) -> tuple[float | None, list[Check]]:
@@ -206,8 +251,12 @@ def _check_supported(name: str, guarantee: Guarantee, certificate: Certificate) 
     """
     name = f"{name}: kind"
     words = f"{guarantee.unit}, {guarantee.adjacency}, against {guarantee.viewer}"
+    if any(event.unit != guarantee.unit for event in certificate.events):
+        return Check(name, False, f"{words}: the events protect another unit")
     if (guarantee.adjacency, guarantee.viewer) == ("add-remove", "public"):
         return Check(name, True, words)
+    if (guarantee.adjacency, guarantee.viewer) == ("add-remove", "server"):
+        return Check(name, False, f"{words}: a server sees who takes part, so only replace-one can be claimed")
     if all(event.sampling.kind == "none" and event.sensitivity == "2C" for event in certificate.events):
         return Check(name, True, f"{words}: no sampling, sensitivity 2C")
     return Check(name, False, f"{words}: no accountant proves this claim from these events")

@@ -55,14 +55,17 @@ class CriticBankRuntime(BaseModel):
         return torch.bfloat16 if self.precision == "bf16" else torch.float32
 
     def capacity(self, bytes_each: int, device: torch.device) -> int:
-        """How many critics to handle at once when each needs ``bytes_each`` of working memory."""
+        """How many critics to handle at once when each needs ``bytes_each`` of working memory.
+
+        Privacy: decided from the machine and public shapes, never from what is free: one record more must not change
+        how the other critics are computed.
+        """
         if self.chunk is not None:
             return self.chunk
         if device.type != "cuda":
             return max(1, _CPU_WORKSPACE // bytes_each)
-        free = torch.cuda.mem_get_info(device)[0]
-        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return max(1, min((free + idle) // 2, _CUDA_WORKSPACE) // bytes_each)
+        total = torch.cuda.get_device_properties(device).total_memory
+        return max(1, min(total // 4, _CUDA_WORKSPACE) // bytes_each)
 
     @contextmanager
     def products(self) -> Iterator[None]:

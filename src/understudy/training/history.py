@@ -1,7 +1,8 @@
 """How many runs have touched a data set on this machine: a certificate states it, because choosing among runs leaks.
 
-The count is kept in the user's state folder under a fingerprint of the data; it is a floor, since runs on other
-machines are not known here.
+The count is kept in the user's state folder under the name and the declared domain of the data, which are public: a
+count kept under the records themselves would tell whether they changed between two releases. It is a floor, since runs
+on other machines or under other names are not known here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def count_run(data: ImageDataset) -> int:
         with path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             counts = _decode(path)
-            key = data.fingerprint()
+            key = f"{data.name}; {'; '.join(data.domain.assumed_public())}"
             counts[key] = counts.get(key, 0) + 1
             write_text(path, json.dumps(counts))
             return counts[key]

@@ -19,13 +19,11 @@ from torch import Tensor
 from understudy.files import read_tensors, write_tensors
 from understudy.models.generator import Generator
 from understudy.privacy.events import Event
-from understudy.privacy.mechanisms import GaussianSum, MechanismConfig
+from understudy.privacy.mechanisms import GaussianSum
 from understudy.training.batches import load_batch
 from understudy.training.run import Run
 from understudy.training.settings import EmbeddingSettings
 from understudy.training.states import Stateful
-
-PURPOSE = "class-wise mean embedding"
 
 
 class Embedding:
@@ -75,8 +73,7 @@ def release_means(run: Run, embedding: Embedding, event: Event) -> NoisyMeans:
     Privacy: a record adds one row of norm at most C = 1 to one class (add-remove, sensitivity C); one Gaussian event,
     no sampling, recorded before the sum is used. The sum is divided by noisy sizes, never by a private count.
     """
-    config = MechanismConfig(clip=1.0, event=event, planned=1, purpose=PURPOSE)
-    mechanism = GaussianSum(run.ledger, run.randomness, config)
+    mechanism = GaussianSum(run.ledger, run.randomness, clip=1.0, event=event)
     micro_batch = run.plan.config.runtime.micro_batch
 
     def compute_total() -> Tensor:
