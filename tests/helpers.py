@@ -41,7 +41,13 @@ class Case:
 
 _GS_WGAN = Case(
     "gs-wgan",
-    privacy={"noise_multiplier": 10.0, "subsets": 4, "queries": 32, "embedding_share": 0.05},
+    privacy={
+        "noise_multiplier": 10.0,
+        "subsets": 4,
+        "queries": 32,
+        "embedding_share": 0.05,
+        "embedding_noise_multiplier": 10.0,
+    },
     method={
         "queries_per_step": 8,
         "critics": {"per_step": 3, "batch": 4, "width": 8, "warm_iterations": 1, "rounds": 1},

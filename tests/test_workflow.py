@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from understudy.errors import InputError, InterruptedRun, UnderstudyError
+from understudy.errors import AbortedRun, InputError, InterruptedRun, UnderstudyError
+from understudy.privacy.ledger import Account
 from understudy.privacy.mechanisms import GaussianMechanism
 from understudy.release.release import load
 from understudy.release.verify import verify
@@ -23,8 +25,31 @@ def test_a_run_folder_describes_all_that_is_needed_to_continue_it(tmp_path):
     description = read_description(tmp_path / "run")
     assert (description.method, description.budget, description.domain) == (METHOD, BUDGET, tiny_data().domain)
     assert description.config["method"]["steps"] == 4
-    assert description.data_fingerprint == tiny_data().fingerprint()
     assert (description.seed, description.runs_on_this_data, description.command) == (None, 1, "understudy train ...")
+
+
+def test_the_fingerprint_of_the_data_is_private(tmp_path):
+    """It would confirm a guess of all the records, so it is in no file outside the private folder."""
+    tiny_train(METHOD, tiny_data(), tmp_path / "run")
+    holders = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and _holds_fingerprint(path)]
+    assert holders == [tmp_path / "run" / "private" / "data.sha256"]
+
+
+def _holds_fingerprint(path: Path) -> bool:
+    return tiny_data().fingerprint().encode() in path.read_bytes()
+
+
+def test_the_whole_plan_is_on_record_before_the_data_are_read(tmp_path, monkeypatch):
+    on_record = []
+
+    def look(self, count, block=1):
+        on_record.append([line["kind"] for line in read_lines(tmp_path / "run" / "ledger.jsonl")])
+        return spend(self, count, block)
+
+    spend = Account.spend
+    monkeypatch.setattr(Account, "spend", look)
+    tiny_train("gs-wgan", tiny_data(), tmp_path / "run")
+    assert on_record[0] == ["plan", "plan"]
 
 
 def test_the_release_in_the_folder_is_the_one_that_is_returned(tmp_path):
@@ -53,7 +78,7 @@ def test_a_certificate_states_how_many_runs_touched_the_data(tmp_path):
         tiny_train(METHOD, tiny_data(), tmp_path / str(number)).certificate.runs_on_this_data for number in range(3)
     ]
     assert counts == [1, 2, 3]
-    assert tiny_train(METHOD, tiny_data(seed=1), tmp_path / "other").certificate.runs_on_this_data == 1
+    assert tiny_train(METHOD, tiny_data(nominal=41), tmp_path / "other").certificate.runs_on_this_data == 1
 
 
 def test_resuming_is_no_further_run(tmp_path):
@@ -69,16 +94,24 @@ def test_a_run_that_is_refused_for_its_budget_or_config_is_no_run(tmp_path):
     assert tiny_train(METHOD, tiny_data(), tmp_path / "run").certificate.runs_on_this_data == 1
 
 
-def test_a_run_that_breaks_off_releases_nothing_and_counts(tmp_path, monkeypatch):
+def test_a_run_that_breaks_off_releases_nothing_now_or_later_and_counts(tmp_path, monkeypatch):
     """A stop because values were not finite depends on private data, so it must not end in a release."""
 
+    checks = []
+
     def broken(self):
-        raise UnderstudyError("training: more than 1% of the private rows were not finite")
+        checks.append(self)
+        if len(checks) == 4:
+            raise AbortedRun("training: more than 1% of the private rows were not finite")
 
     with monkeypatch.context() as patch:
         patch.setattr(GaussianMechanism, "check_finite", broken)
-        with pytest.raises(UnderstudyError, match="not finite"):
-            tiny_train(METHOD, tiny_data(), tmp_path / "broken")
+        with pytest.raises(AbortedRun, match="not finite"):
+            tiny_train("gs-wgan", tiny_data(), tmp_path / "broken", runtime={"checkpoint_seconds": 1e-9})
+    assert list((tmp_path / "broken" / "private").glob("checkpoint-*")), "there is something that might be released"
+    for action in (lambda: resume(tiny_data(), tmp_path / "broken"), lambda: release_early(tmp_path / "broken")):
+        with pytest.raises(AbortedRun, match="it was aborted, so nothing of it is released"):
+            action()
     assert not (tmp_path / "broken" / "release").exists()
     assert tiny_train(METHOD, tiny_data(), tmp_path / "next").certificate.runs_on_this_data == 2
 

@@ -28,8 +28,7 @@ from understudy.methods.registry import get_method, method_names
 from understudy.privacy import accounting
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.mechanisms import GaussianMechanism
-from understudy.privacy.randomness import SEEDED
+from understudy.privacy.randomness import SEEDED, NoiseStream
 from understudy.release.release import load
 from understudy.release.verify import verify
 from understudy.training.states import RELEASED
@@ -395,14 +394,14 @@ def _numbers(value: Any) -> set[float]:
 def noise_rows(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Every noise vector that a mechanism draws, row by row."""
     drawn: list[bytes] = []
-    draw = GaussianMechanism._noise
+    draw = NoiseStream.draw
 
-    def remember(self: GaussianMechanism, like: Any, deviation: float) -> Any:
-        noise = draw(self, like, deviation)
+    def remember(self: NoiseStream, shape: Any) -> Any:
+        noise = draw(self, shape)
         drawn.extend(row.numpy().tobytes() for row in noise.reshape(-1, noise.shape[-1]))
         return noise
 
-    monkeypatch.setattr(GaussianMechanism, "_noise", remember)
+    monkeypatch.setattr(NoiseStream, "draw", remember)
     return drawn
 
 

@@ -18,7 +18,7 @@ from understudy.models.generator import GeneratorConfig, build_generator
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, NoSampling
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.mechanisms import GaussianSum, MechanismConfig, clip_rows
+from understudy.privacy.mechanisms import GaussianSum, clip_rows
 from understudy.privacy.randomness import Randomness
 from understudy.release.release import load
 from understudy.training import mean_embedding
@@ -39,8 +39,8 @@ def embedding_of(scale: float = 1.0, size_share: float = 0.02, seed: int = 0) ->
 
 def a_sum(tmp_path, noise: float = 1.0) -> GaussianSum:
     ledger = Ledger.create(tmp_path / "ledger.jsonl")
-    event = Event(noise_multiplier=noise, count=1)
-    return GaussianSum(ledger, Randomness(), MechanismConfig(1.0, event, 1, "embedding"))
+    event = Event(noise_multiplier=noise, sensitivity="C", count=1, purpose="embedding")
+    return GaussianSum(ledger, Randomness(), clip=1.0, event=event)
 
 
 # Sensitivity

@@ -21,15 +21,24 @@ def _file() -> Path:
     return Path(os.environ["XDG_STATE_HOME"]) / "understudy" / "runs-by-data.json"
 
 
-def test_runs_are_counted_for_each_data_set():
+def test_runs_are_counted_for_each_data_set_as_it_was_declared():
     assert [count_run(tiny_data()) for _ in range(3)] == [1, 2, 3]
-    assert count_run(tiny_data(seed=1)) == 1
+    assert count_run(tiny_data("unlabelled")) == 1
+    assert count_run(tiny_data(nominal=41)) == 1
     assert count_run(tiny_data()) == 4
 
 
-def test_the_count_is_kept_under_a_fingerprint_and_holds_nothing_else_of_the_data():
+def test_one_record_more_or_less_is_counted_as_the_same_data():
+    """A certificate states the count, so it must not tell whether a record changed since the last release."""
+    assert [count_run(tiny_data(records=records)) for records in (40, 41, 39)] == [1, 2, 3]
+    assert count_run(tiny_data(seed=1)) == 4
+
+
+def test_the_count_is_kept_under_public_facts_only():
     count_run(tiny_data())
-    assert json.loads(_file().read_text()) == {tiny_data().fingerprint(): 1}
+    ((key, count),) = json.loads(_file().read_text()).items()
+    assert count == 1
+    assert key == "arrays; " + "; ".join(tiny_data().domain.assumed_public())
 
 
 _COUNTER = """

@@ -36,7 +36,7 @@ def test_progress_is_shown_and_recorded_with_the_spending_so_far(run):
     shown = []
     run.listener = shown.append
     run.report(1, loss=0.5)
-    run.ledger.account(Event(noise_multiplier=5.0, count=1), 1, "embedding").spend(1)
+    run.ledger.account(Event(noise_multiplier=5.0, count=1, purpose="embedding")).spend(1)
     run.report(2, loss=0.25)
     lines = read_lines(run.folder / "progress.jsonl")
     assert [line["loss"] for line in lines] == [0.5, 0.25]
@@ -53,12 +53,12 @@ def test_progress_is_shown_and_recorded_with_the_spending_so_far(run):
 @pytest.mark.parametrize(
     "event",
     [
-        Event(noise_multiplier=5.0, sampling=RoutedSampling(subsets=4), count=1),
-        Event(noise_multiplier=5.0, sampling=RevealedRouting(subsets=4, rows=4), count=4),
+        Event(noise_multiplier=5.0, sampling=RoutedSampling(subsets=4), count=40, purpose="answers"),
+        Event(noise_multiplier=5.0, sampling=RevealedRouting(subsets=4, rows=4), count=40, purpose="answers"),
     ],
 )
 def test_the_spending_that_is_shown_is_never_below_what_was_spent_and_ends_at_the_plan(run, event):
-    account = run.ledger.account(event, 40, "answers")
+    account = run.ledger.account(event)
     shown = []
     for _ in range(10):
         spent = account.spend(4)
