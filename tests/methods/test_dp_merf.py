@@ -243,3 +243,15 @@ def test_several_length_scales_are_mixed_in_equal_parts(tmp_path):
         values = frequencies[:, part::2].numpy().ravel() * scale * 8  # 8: the square root of the number of pixels
         assert _fits(values, 1.0)
         assert not _fits(values, 1.1)
+
+
+def test_raw_values_outside_the_range_are_pulled_back_where_the_output_is_cut():
+    """Cut values tell the embedding nothing about how far outside they lie, so a penalty with a gradient must."""
+    generator = build_generator(GeneratorConfig(shape=(1, 8, 8), classes=3, width=2, latent=2, output="clamp"))
+    embedding = Embedding(torch.zeros(64, 4), 0.02)  # sees nothing: all that is left is the penalty
+    target = NoisyMeans(torch.zeros(3, 8), torch.ones(3) / 3)
+    last = generator.body[-1]
+    torch.nn.init.constant_(last.weight, 0.0)
+    torch.nn.init.constant_(last.bias, 3.0)
+    distance(generator, embedding, target, 6, torch.Generator().manual_seed(0)).backward()
+    assert last.bias.grad.item() > 0, "a pixel of 3 is pulled down"

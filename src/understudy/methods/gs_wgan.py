@@ -81,7 +81,7 @@ class GsWganSettings(BaseModel):
     queries_per_step: Count = 512  # B
     critics: CriticSettings = CriticSettings()
     generator: GeneratorSettings = GeneratorSettings()
-    embedding: EmbeddingSettings = EmbeddingSettings(steps=1500)
+    embedding: EmbeddingSettings = EmbeddingSettings(steps=600, batch=250)
 
 
 class GsWganConfig(MethodConfig):
@@ -140,7 +140,8 @@ class GsWgan(Method):
         block = max(1, run.plan.steps // _RESERVATIONS) * config.method.queries_per_step
         for step in progress.steps(run.plan.steps):
             if answering.account.remaining < config.method.queries_per_step:
-                break  # a crash lost reserved answers: fewer steps, never more answers
+                progress.save(step - 1)  # a crash lost reserved answers: fewer steps, never more answers
+                break
             raw, rows_private = turn(player, panel, config.method)
             player.learn(raw, answering.answer(rows_private, block=block).value_dp)
             if step % max(1, run.plan.steps // _REPORTS) == 0 or step == run.plan.steps:

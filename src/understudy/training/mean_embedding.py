@@ -105,7 +105,8 @@ def distance(
     norms = (size * means.square().sum(dim=1) - (1 - embedding.size_share)) / (size - 1)
     cross = (means * target.means_dp).sum(dim=1)
     squares = norms - 2 * cross + target.means_dp.square().sum(dim=1)
-    return (target.shares_dp * squares).sum() + (raw - images).square().mean() * (generator.config.output == "clamp")
+    outside = (raw - images.detach()).square().mean() if generator.config.output == "clamp" else 0.0
+    return (target.shares_dp * squares).sum() + outside
 
 
 class Fit:

@@ -40,11 +40,11 @@ class CriticSettings(BaseModel):
 
     model_config = _FROZEN
     width: Annotated[int, Field(ge=8, multiple_of=8)] | None = None
-    learning_rate: Positive = 1e-4
+    learning_rate: Positive = 1e-3
     batch: Count = 32
     per_step: Count = 100  # critics trained for each generator step, in turn
     rounds: Count = 5  # paper mode: critic steps for each draw
-    warm_iterations: Annotated[int, Field(ge=0)] = 60
+    warm_iterations: Annotated[int, Field(ge=0)] = 100
     warm_learning_rate: Positive = 1e-3  # of the throw-away generators
 
 

@@ -50,9 +50,10 @@ class Resumable:
             step += 1
             yield step
             if step == total or self._run.checkpoint_due():
-                self._save(step)
+                self.save(step)
 
-    def _save(self, step: int) -> None:
+    def save(self, step: int) -> None:
+        """Write a checkpoint of the state after ``step``."""
         tensors = {RELEASED + name: tensor for name, tensor in self._released.state_dict().items()}
         state: dict[str, Any] = {"generator": self._released.config.model_dump(mode="json")}
         for name, part in self._parts.items():
