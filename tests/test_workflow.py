@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from understudy.data import ImageDataset
 from understudy.errors import AbortedRun, InputError, InterruptedRun, UnderstudyError
 from understudy.privacy.ledger import Account
 from understudy.privacy.mechanisms import GaussianMechanism
@@ -192,3 +194,11 @@ def test_checkpoints_of_a_finished_run_hold_the_released_generator(tmp_path):
     early = release_early(tmp_path / "run")
     assert early.certificate.generator_sha256 == load(tmp_path / "run").certificate.generator_sha256
     assert Checkpoints(tmp_path / "run" / "private").load_latest().step == case_of(METHOD).method["steps"]
+
+
+def test_data_with_clients_are_told_that_records_are_protected(tmp_path):
+    data = tiny_data()
+    domain = data.domain.model_copy(update={"nominal_clients": 4})
+    clients = ImageDataset(data.name, domain, data.images, data.labels, np.arange(len(data)) % 4)
+    release = tiny_train(METHOD, clients, tmp_path / "run")
+    assert any("not all records of a client" in remark for remark in release.certificate.remarks)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from understudy.data.dataset import ImageDataset
     from understudy.data.domain import Domain
     from understudy.data.sources import load
-    from understudy.errors import BudgetError, CheckError, InputError, InterruptedRun, UnderstudyError
+    from understudy.errors import AbortedRun, BudgetError, CheckError, InputError, InterruptedRun, UnderstudyError
     from understudy.methods.registry import method_names
     from understudy.privacy.budget import Budget
     from understudy.privacy.certificate import Certificate
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AbortedRun",
     "Budget",
     "BudgetError",
     "Certificate",
@@ -49,6 +50,7 @@ __all__ = [
 ]
 
 _HOME = {  # where each name lives; imported when it is first used, so that `import understudy` is quick
+    "AbortedRun": "errors",
     "Budget": "privacy.budget",
     "BudgetError": "errors",
     "Certificate": "privacy.certificate",

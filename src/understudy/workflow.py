@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class TrainOptions:
     listener: ProgressListener | None = None
     stop_requested: Callable[[], bool] = lambda: False
     command: str | None = None
+    source: Mapping[str, Any] | None = None  # how the data were loaded, kept in ``run.json`` for whoever resumes
 
 
 def train(
@@ -121,6 +122,7 @@ class RunDescription:
     runs_on_this_data: int
     command: str | None
     remarks: list[str] = field(default_factory=list)
+    source: dict[str, Any] | None = None
 
 
 def read_description(folder: Path) -> RunDescription:
@@ -144,6 +146,7 @@ def _write_description(folder: Path, plan: Plan, data: ImageDataset, options: Tr
         "runs_on_this_data": count_run(data),
         "command": options.command,
         "remarks": list(plan.remarks),
+        "source": None if options.source is None else dict(options.source),
     }
     make_folder(folder / "private", "run")
     write_text(folder / FINGERPRINT, data.fingerprint())  # private: it would confirm a guess of the records
@@ -164,6 +167,9 @@ def _affordable_plan(method: Method, config: MethodConfig, domain: Domain, budge
             f"budget: this plan costs epsilon {plan.epsilon:g} at delta {budget.delta:g}, but only {budget.epsilon:g} "
             "is allowed; raise privacy.noise_multiplier or leave it out to have it calibrated"
         )
+    if domain.nominal_clients is not None and all(event.unit == "record" for event in plan.events):
+        remark = "the data have clients, but what is protected is one record, not all records of a client"
+        return replace(plan, remarks=(*plan.remarks, remark))
     return plan
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -25,28 +24,22 @@ PLANS = [
 ]
 
 
-def start(arguments: list[str]) -> tuple[dict[str, object], str, float]:
-    before = time.perf_counter()
+def start(arguments: list[str]) -> tuple[dict[str, object], str]:
     child = subprocess.run([sys.executable, "-c", _CHILD, *arguments], capture_output=True, text=True, timeout=120)
-    seconds = time.perf_counter() - before
     assert child.returncode == 0, child.stderr
-    return json.loads(child.stderr.splitlines()[-1]), child.stdout, seconds
+    return json.loads(child.stderr.splitlines()[-1]), child.stdout
 
 
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["--version"], ["methods"], ["train", "--help"], ["data", "--help"], *PLANS]
 )
 def test_no_torch(arguments: list[str]):
-    facts, _, _ = start(arguments)
+    facts, _ = start(arguments)
     assert facts == {"code": 0, "torch": False}
 
 
-def test_help_starts_within_a_second():
-    """Measured in processor time, because the wall clock depends on what else the machine does."""
-    before = os.times()
-    _, text, _ = start(["--help"])
-    after = os.times()
-    assert after.children_user - before.children_user + after.children_system - before.children_system < 1.0
+def test_help_names_every_command():
+    _, text = start(["--help"])
     for command in ("demo", "train", "sample", "evaluate", "report", "plan", "verify", "data", "methods", "release"):
         assert command in text
 

@@ -10,11 +10,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from understudy.cli import progress as module
 
 from .calling import Caller
+from .conftest import TINY
 
 
 def test_from_data_to_a_verified_release(call: Caller, train_arguments: list[object], tmp_path: Path):
@@ -40,7 +42,30 @@ def test_json_is_one_object(call: Caller, train_arguments: list[object], tmp_pat
 def test_a_seeded_run_is_stamped(call: Caller, train_arguments: list[object], tmp_path: Path):
     assert call(*train_arguments, "--seed", 3).code == 0
     assert "randomness" in call.refused("verify", tmp_path / "run", code=1)
-    assert "seed" in call.refused("release", tmp_path / "run", "--to", tmp_path / "copy")
+    assert "--allow-seeded" in call.refused("release", tmp_path / "run", "--to", tmp_path / "copy")
+    assert call("release", tmp_path / "run", "--to", tmp_path / "copy", "--allow-seeded").code == 0
+    assert "randomness" in call.refused("verify", tmp_path / "copy", code=1)
+
+
+def test_what_was_declared_at_the_start_need_not_be_declared_again(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    random = np.random.default_rng(0)
+    np.savez(tmp_path / "floats.npz", x=random.random((30, 8, 8)), y=random.integers(0, 3, 30))
+    declared = ["--records", 30, "--classes", 3, "--declare", "value_range=0,1"]
+    budget = ["--epsilon", 10, "--delta", "1e-5", *(word for text in TINY for word in ("--set", text))]
+
+    class Stop(module.StopRequest):
+        def __call__(self) -> bool:
+            return (tmp_path / "run" / "progress.jsonl").exists()
+
+    start = ["train", "dp-merf", "--data", tmp_path / "floats.npz", "--out", tmp_path / "run"]
+    with monkeypatch.context() as patch:
+        patch.setattr("understudy.cli.progress.StopRequest", Stop)
+        assert call(*start, *declared, *budget).code == 130
+    answer = call(*start, "--resume")
+    assert answer.code == 0, answer.err
+    assert call("verify", tmp_path / "run").code == 0
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,11 @@ COMMAND = str(Path(sys.executable).with_name("understudy"))
 
 @pytest.mark.slow
 def test_the_demo_ends_with_a_report_and_a_verified_epsilon(tmp_path):
-    started = time.monotonic()
     environment = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
     result = subprocess.run(
         [COMMAND, "demo", "--out", "demo"], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=280
     )
     assert result.returncode == 0, result.stderr
-    assert time.monotonic() - started < 180
     *_, page, last = result.stdout.splitlines()
     assert page == "report: demo/report.html"
     assert last.startswith("epsilon ")

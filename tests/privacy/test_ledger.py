@@ -76,12 +76,9 @@ def test_a_raised_plan_is_recorded_as_raised_and_a_lowered_one_does_not_lower_th
 def test_another_mechanism_under_the_same_purpose_is_refused(tmp_path):
     ledger = Ledger.create(tmp_path / "ledger.jsonl")
     ledger.account(planned(10))
-    for other in (
-        Event(noise_multiplier=9.0, count=1),
-        GAUSSIAN.model_copy(update={"sampling": RoutedSampling(subsets=9)}),
-    ):
+    for changes in ({"noise_multiplier": 9.0}, {"sampling": RoutedSampling(subsets=9)}, {"unit": "client"}):
         with pytest.raises(InputError, match="another mechanism"):
-            Ledger.open(ledger.path).account(other, planned=10, purpose="gradients")
+            Ledger.open(ledger.path).account(GAUSSIAN.model_copy(update=changes))
 
 
 def test_an_event_without_a_purpose_cannot_be_planned(tmp_path):

@@ -72,6 +72,29 @@ class DataOptions:
         options = source_options(**values)
         return load(self.source, split=split, records=self.records, classes=self.classes, options=options)
 
+    def as_dict(self) -> dict[str, Any]:
+        """The declarations as plain data, for whoever resumes the run."""
+        return {
+            "records": self.records,
+            "classes": self.classes,
+            "shape": self.shape,
+            "declared": list(self.declared),
+        }
+
+    def completed_by(self, earlier: Mapping[str, Any] | None) -> DataOptions:
+        """The same data with everything that is left open declared as it was when the run was started."""
+        if earlier is None:
+            return self
+        known = parse_declarations(self.declared)
+        extra = [text for text in earlier["declared"] if text.partition("=")[0].strip() not in known]
+        return replace(
+            self,
+            records=self.records or earlier["records"],
+            classes=self.classes or earlier["classes"],
+            shape=self.shape or earlier["shape"],
+            declared=(*self.declared, *extra),
+        )
+
     def completed_from(self, domain: Domain) -> DataOptions:
         """The same data with everything that is left open declared as in an earlier run."""
         known = parse_declarations(self.declared)

@@ -18,11 +18,14 @@ NAME = "release"
 def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
     to: Annotated[Path | None, typer.Option("--to", help="Also write the release to this folder.")] = None,
+    allow_seeded: Annotated[
+        bool, typer.Option("--allow-seeded", help="Copy a seeded run too; its stamp makes `verify` fail.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Release a run as it stands; a run released early is charged for its plan."""
     release = _current_release(run)
-    place = run / "release" if to is None else release.save(to)
+    place = run / "release" if to is None else release.save(to, allow_seeded=allow_seeded)
     headline = release.certificate.headline
     if as_json:
         print_json({"release": str(place), "epsilon": headline.epsilon, "delta": headline.delta})

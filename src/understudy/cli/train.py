@@ -98,7 +98,7 @@ def start_run(request: Request, source: DataOptions) -> Release:
 
     command_line = shlex.join(["understudy", *sys.argv[1:]])
     with stop_on_signals() as stop, show_progress() as listener:
-        options = TrainOptions(request.config, request.seed, listener, stop, command_line)
+        options = TrainOptions(request.config, request.seed, listener, stop, command_line, source.as_dict())
         return train(request.method, data, budget, request.out, options)
 
 
@@ -114,6 +114,6 @@ def continue_run(request: Request, source: DataOptions) -> Release:
             raise InputError(f"{name}: {asked} was asked for, but the run in {request.out} was started with {value}")
     if request.config or request.seed is not None:
         raise InputError("resume: a run keeps its config and seed; leave --config, --set, --device and --seed out")
-    data = source.completed_from(described.domain).load()
+    data = source.completed_by(described.source).completed_from(described.domain).load()
     with stop_on_signals() as stop, show_progress() as listener:
         return resume(data, request.out, TrainOptions(listener=listener, stop_requested=stop))

@@ -93,7 +93,8 @@ def map_values(images: NDArray[Any], value_range: tuple[float, float] | None) ->
     if value_range is None:
         if images.dtype.kind == "f":
             raise InputError(
-                f"images: {images.dtype} values without a declared range; pass value_range=(lowest, highest), as (0, 1)"
+                f"images: {images.dtype} values without a declared range; pass value_range=(0, 1), say "
+                "(--declare value_range=0,1)"
             )
         value_range = (0.0, 1.0) if images.dtype.kind == "b" else STORED_RANGE
     if images.dtype == np.uint8 and value_range == STORED_RANGE:

@@ -97,7 +97,8 @@ def require_records(records: int | None) -> int:
     """The declared number of records; there is no default, because the true number is private."""
     if records is None:
         raise InputError(
-            "records: the number of records was not declared; pass records=N, a public size (it need not be exact)"
+            "records: the number of records was not declared; pass records=N (--records N), a public size that need "
+            "not be exact"
         )
     return positive_whole("records", records, example=10_000)
 
@@ -118,7 +119,7 @@ def require_classes(classes: int | None, options: SourceOptions) -> int:
     if classes is None and names is None:
         raise InputError(
             "classes: records carry labels, but the classes were not declared;"
-            " pass classes=N, or unlabelled=True to ignore the labels"
+            " pass classes=N (--classes N), or unlabelled=True (--declare unlabelled=true) to ignore the labels"
         )
     if classes is None:
         assert names is not None

@@ -82,7 +82,7 @@ class Release:
         if self.certificate.randomness != OS_ENTROPY and not allow_seeded:
             raise InputError(
                 f"release: the run was {self.certificate.randomness!r}; who knows the seed can remove the noise, so "
-                "train again without a seed, or pass allow_seeded=True to keep it for tests"
+                "train again without a seed, or pass allow_seeded=True (--allow-seeded) to keep it for tests"
             )
         weights, config = weights_to_bytes(self.generator), self._config().to_json()
         hashes = (sha256(weights), sha256(config.encode("utf-8")))

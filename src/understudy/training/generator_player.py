@@ -89,8 +89,8 @@ class GeneratorPlayer:
         if self._blank_checks >= _BLANK_CHECKS:
             raise CheckError(
                 f"generator: its images are blank or all alike (contrast {contrast:.3f}) at {_BLANK_CHECKS} checks in "
-                "a row, so the run stops before it spends more; lower method.generator_learning_rate, raise "
-                "method.warm_iterations or use fewer privacy.subsets"
+                "a row, so the run stops before it spends more; lower method.generator.learning_rate, raise "
+                "method.critics.warm_iterations or use fewer privacy.subsets"
             )
         return contrast
 
