@@ -68,6 +68,15 @@ def make_folder(path: Path, what: str) -> None:
         raise InputError(f"{what}: {path} cannot be written ({error.strerror}); choose another folder") from None
 
 
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.partial")
 
@@ -81,11 +90,7 @@ def _publish(temporary: Path, path: Path) -> None:
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)
 
 
 def _unwritable(path: Path, error: Exception) -> InputError:

@@ -17,6 +17,8 @@ from understudy.privacy.events import (
     parse_events,
 )
 
+from ..helpers import AS_DESIGNED
+
 SAMPLINGS = st.one_of(
     st.just(NoSampling()),
     st.floats(1e-9, 1).map(lambda rate: PoissonSampling(rate=rate)),
@@ -40,18 +42,7 @@ def test_an_event_survives_json(event):
 
 
 def test_the_form_that_a_certificate_states_is_read_and_optional_fields_may_be_left_out():
-    (stated,) = parse_events(
-        [
-            {
-                "mechanism": "gaussian",
-                "noise_multiplier": 0.85,
-                "sensitivity": "2C",
-                "sampling": {"kind": "routed", "subsets": 1000},
-                "count": 640000,
-                "executed": 640000,
-            }
-        ]
-    )
+    (stated,) = parse_events(AS_DESIGNED["events"])
     assert stated.sampling == RoutedSampling(subsets=1000)
     assert (stated.count, stated.executed, stated.planned) == (640000, 640000, None)
     (short,) = parse_events([{"noise_multiplier": 1.0, "count": 1}])

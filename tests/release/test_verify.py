@@ -14,39 +14,11 @@ from understudy.errors import InputError
 from understudy.privacy.randomness import SEEDED
 from understudy.release.verify import Verification, verify
 
+from ..helpers import AS_DESIGNED
 from .building import DELTA, EPSILON, GAUSSIAN, edit_json, make_release
 
-# The example of the design document, word for word but for the hash, the dates and the versions.
-EXAMPLE: dict[str, Any] = {
-    "schema": 1,
-    "method": "gs-wgan",
-    "created": "...",
-    "software": {"understudy": "...", "torch": "..."},
-    "guarantees": [
-        {
-            "kind": "dp",
-            "epsilon": 9.03,
-            "delta": 1e-05,
-            "unit": "record",
-            "adjacency": "add-remove",
-            "viewer": "public",
-            "accountant": "pld",
-        }
-    ],
-    "events": [
-        {
-            "mechanism": "gaussian",
-            "noise_multiplier": 0.85,
-            "sensitivity": "2C",
-            "sampling": {"kind": "routed", "subsets": 1000},
-            "count": 640000,
-            "executed": 640000,
-        }
-    ],
-    "assumed_public": ["nominal_records: 1000", "classes: 4", "shape: 1x8x8", "range: 0..255"],
-    "randomness": "os-entropy",
-    "runs_on_this_data": 1,
-}
+# The example of the design document for the domain of ``make_release``.
+EXAMPLE = AS_DESIGNED | {"assumed_public": ["nominal_records: 1000", "classes: 4", "shape: 1x8x8", "range: 0..255"]}
 
 
 def failed(result: Verification) -> set[str]:

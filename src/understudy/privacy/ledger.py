@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.errors import AbortedRun, BudgetError, InputError
+from understudy.files import sync_folder
 from understudy.privacy.events import Event
 
 _START = "understudy-ledger-1"
@@ -47,7 +48,7 @@ class Ledger:
                 raise InputError(f"ledger: {path} exists already; resume that run or choose another output folder")
         finally:
             os.close(descriptor)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
         return cls(path)
 
     @classmethod
@@ -229,11 +230,3 @@ def _parse_line(line: bytes, number: int, checksum: str, path: Path) -> dict[str
 def _chain(previous: str, body: dict[str, Any]) -> str:
     text = previous + json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

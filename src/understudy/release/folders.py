@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from understudy.errors import InputError
+from understudy.files import sync_folder
 
 WEIGHTS = "generator.safetensors"
 CONFIG = "config.json"
@@ -87,12 +88,4 @@ def _take_place(temporary: Path, place: Path) -> None:
             old.rename(place)
         raise
     shutil.rmtree(old, ignore_errors=True)
-    _sync(place.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(place.parent)
