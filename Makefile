@@ -20,6 +20,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python benchmarks/results_page.py --check
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .hypothesis .mypy_cache .ruff_cache dist

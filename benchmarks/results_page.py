@@ -1,7 +1,6 @@
-"""Turn ``benchmarks/results/*.json`` into ``docs/results.md``, with the published figures beside ours.
+"""Turn ``benchmarks/results/*.json`` into ``docs/results.md`` and the results in the README, published figures beside.
 
-python benchmarks/results_page.py           # writes docs/results.md
-python benchmarks/results_page.py --check   # exits 1 when the page does not say what the files say
+``python benchmarks/results_page.py`` writes both; with ``--check`` it exits 1 when they do not say what the files say.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from understudy.privacy.certificate import parse_certificate
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PUBLISHED, PAGE = ROOT / "benchmarks/results", ROOT / "benchmarks/published.json", ROOT / "docs/results.md"
+README, START, END = ROOT / "README.md", "<!-- results:start -->", "<!-- results:end -->"
 Row = dict[str, Any]
 
 HEAD = """# Results
@@ -32,17 +32,16 @@ public, so these figures may be published. Hyper-parameters were chosen on these
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    text = page(read_results())
+    results = read_results()
+    wanted = {PAGE: page(results), README: readme(results)}
     if parser.parse_args().check:
-        same = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text
-        print(
-            "docs/results.md is up to date"
-            if same
-            else "docs/results.md is out of date: run benchmarks/results_page.py"
-        )
-        return 0 if same else 1
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"wrote {PAGE.relative_to(ROOT)}")
+        stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text("utf-8") != text]
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is out of date: run python benchmarks/results_page.py")
+        return 1 if stale else 0
+    for path, text in wanted.items():
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path.relative_to(ROOT)}")
     return 0
 
 
@@ -52,7 +51,7 @@ def read_results() -> dict[str, Row]:
 
 def page(results: dict[str, Row]) -> str:
     published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-    quality = {stem: row for stem, row in results.items() if "certificate" in row}
+    quality = {stem: results[stem] for stem in quality_rows(results)}
     speed = {stem: row for stem, row in results.items() if "rows" in row}
     parts = [HEAD]
     for dataset in sorted({row["dataset"] for row in quality.values()}, reverse=True):
@@ -61,6 +60,41 @@ def page(results: dict[str, Row]) -> str:
         parts.append("## Speed\n\nEach table is one run on one machine; a ratio above 1 means ours is better.\n")
         parts += [speed_table(row) for row in speed.values()]
     return "\n".join(parts)
+
+
+def quality_rows(results: dict[str, Row]) -> list[str]:
+    """The results that carry a certificate."""
+    return [stem for stem, row in results.items() if "certificate" in row]
+
+
+def readme(results: dict[str, Row]) -> str:
+    """The README with our rows and the published ones of the same methods between its two marks."""
+    text = README.read_text(encoding="utf-8")
+    before, after = text[: text.index(START) + len(START)], text[text.index(END) :]
+    published = json.loads(PUBLISHED.read_text(encoding="utf-8"))["rows"]
+    lines = [
+        "## Results",
+        "",
+        "| data | method | epsilon | FID | CNN accuracy | published, same method: FID / accuracy |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for stem in quality_rows(results):
+        row = results[stem]
+        beside = rival(row, published)
+        own = cells(row["method"], verified_epsilon(stem, row), row["fid"], row["cnn_accuracy"], beside)
+        lines.append(f"| {row['dataset']} {own}")
+    lines += ["", "Commands, commits, machines and the speed of the critic bank: [docs/results.md](docs/results.md)."]
+    lines += ["", *(f"![Samples of {stem}](benchmarks/results/{stem}.png)" for stem in quality_rows(results)[:1])]
+    return before + "\n" + "\n".join(lines) + "\n" + after
+
+
+def rival(row: Row, published: list[Row]) -> str:
+    """The published figures of the same method on the same data at the same rounded epsilon."""
+    for other in published:
+        same = other["method"].lower().startswith(row["method"]) and other["dataset"] == row["dataset"]
+        if same and other["epsilon"] == round(row["epsilon"]):
+            return f"{other['fid']} / {100 * other['cnn_accuracy']:.1f} %"
+    return "-"
 
 
 def quality_table(dataset: str, quality: dict[str, Row], published: list[Row]) -> str:
