@@ -25,8 +25,9 @@ HEAD = """# Results
 
 FID compares 60,000 generated images with the 10,000 test images (Inception network of 2015, weights rounded to half
 precision, products in TF32). The check of this FID on real data (training against test images of MNIST should score
-1.02, `benchmarks/fid_check.py`) has not been run to its end yet, so read FID figures as provisional. CNN: two convolutions, trained on generated images only, scored on the real test images. The data sets are
-public, so these figures may be published. Hyper-parameters were chosen on these same public data sets.
+1.02, `benchmarks/fid_check.py`) has not been run to its end yet, so read FID figures as provisional. CNN: two
+convolutions, trained on generated images only, scored on the real test images. The data sets are public, so these
+figures may be published. Hyper-parameters were chosen on these same public data sets.
 """
 
 
