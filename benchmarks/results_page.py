@@ -1,6 +1,8 @@
 """Turn ``benchmarks/results/*.json`` into ``docs/results.md`` and the results in the README, published figures beside.
 
 ``python benchmarks/results_page.py`` writes both; with ``--check`` it exits 1 when they do not say what the files say.
+A file is recognised by what it holds: a certificate (a row of the quality tables), ``check`` (a check on real data),
+``classifiers`` (accuracy by classifier), ``points`` (a curve), ``rows`` (speed). Anything else is named at the end.
 """
 
 from __future__ import annotations
@@ -8,35 +10,54 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from results_sections import (
+    checks_passed,
+    checks_section,
+    classifiers_section,
+    curve_section,
+    origin,
+    other_section,
+    share,
+    speed_section,
+    table,
+    value,
+)
 from understudy.privacy import accounting
 from understudy.privacy.certificate import parse_certificate
+from understudy.report.published import PublishedRow, published_level, published_note, published_rows
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS, PUBLISHED, PAGE = ROOT / "benchmarks/results", ROOT / "benchmarks/published.json", ROOT / "docs/results.md"
-README, START, END = ROOT / "README.md", "<!-- results:start -->", "<!-- results:end -->"
+RESULTS, PAGE, README = ROOT / "benchmarks/results", ROOT / "docs/results.md", ROOT / "README.md"
+START, END = "<!-- results:start -->", "<!-- results:end -->"
 Row = dict[str, Any]
 
 HEAD = """# Results
 
 <!-- Written by `python benchmarks/results_page.py` from benchmarks/results; change the files, not this page. -->
 
-FID compares 60,000 generated images with the 10,000 test images (Inception network of 2015, weights rounded to half
-precision, products in TF32). The check of this FID on real data (training against test images of MNIST should score
-1.02, `benchmarks/fid_check.py`) has not been run to its end yet, so read FID figures as provisional. CNN: two
-convolutions, trained on generated images only, scored on the real test images. The data sets are public, so these
-figures may be published. Hyper-parameters were chosen on these same public data sets.
+FID compares 60,000 generated images with the 10,000 test images (Inception network of 2015). CNN: two convolutions,
+trained on generated images only, scored on the real test images. The data sets are public, so these figures may be
+published. Hyper-parameters were chosen on these same public data sets. Every epsilon of ours was recomputed from the
+events of its certificate by two accountants when this page was written.
+"""
+PROVISIONAL = """
+The check of FID on real data (training against test images of MNIST should score 1.02, `benchmarks/fid_check.py`) has
+not been run to its end yet, so read FID figures as provisional.
 """
 
 
 def main() -> int:
+    """Write or compare both pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    results = read_results()
-    wanted = {PAGE: page(results), README: readme(results)}
-    if parser.parse_args().check:
+    check = parser.parse_args().check
+    results = read_results(RESULTS)
+    wanted = {PAGE: page(results), README: readme(README.read_text(encoding="utf-8"), results)}
+    if check:
         stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text("utf-8") != text]
         for path in stale:
             print(f"{path.relative_to(ROOT)} is out of date: run python benchmarks/results_page.py")
@@ -47,71 +68,84 @@ def main() -> int:
     return 0
 
 
-def read_results() -> dict[str, Row]:
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
+def read_results(folder: Path) -> dict[str, Row]:
+    """Every result file under its name without ending."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+def kind_of(row: Row) -> str:
+    """Which section a file belongs to."""
+    kinds = {"certificate": "quality", "check": "check", "classifiers": "classifiers", "points": "curve"}
+    found = next((kind for key, kind in kinds.items() if key in row), None)
+    return found or ("speed" if is_speed(row) else "other")
+
+
+def is_speed(row: Row) -> bool:
+    rows = row.get("rows")
+    return isinstance(rows, list) and all({"what", "unit", "ours", "rival", "ratio"} <= set(line) for line in rows)
 
 
 def page(results: dict[str, Row]) -> str:
-    published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-    quality = {stem: results[stem] for stem in quality_rows(results)}
-    speed = {stem: row for stem, row in results.items() if "rows" in row}
-    parts = [HEAD]
-    for dataset in sorted({row["dataset"] for row in quality.values()}, reverse=True):
-        parts += [f"## {dataset}\n", quality_table(dataset, quality, published["rows"]), published["note"] + "\n"]
-    if speed:
-        parts.append("## Speed\n\nEach table is one run on one machine; a ratio above 1 means ours is better.\n")
-        parts += [speed_table(row) for row in speed.values()]
+    """``docs/results.md``."""
+    of = {kind: {stem: row for stem, row in results.items() if kind_of(row) == kind} for kind in KINDS}
+    parts = [HEAD if checks_passed(of["check"]) else HEAD + PROVISIONAL]
+    for dataset in datasets(of["quality"]):
+        parts += [f"## {dataset}\n", quality_section(dataset, of["quality"]), published_note() + "\n"]
+    sections = (
+        ("Classifiers", of["classifiers"], classifiers_section),
+        ("Curves", of["curve"], curve_section),
+        ("Checks on real data", of["check"], checks_section),
+        ("Speed", of["speed"], speed_section),
+        ("Other measurements", of["other"], other_section),
+    )
+    for title, files, section in sections:
+        if files:
+            parts += [f"## {title}\n", section(files)]
     return "\n".join(parts)
 
 
-def quality_rows(results: dict[str, Row]) -> list[str]:
-    """The results that carry a certificate."""
-    return [stem for stem, row in results.items() if "certificate" in row]
+KINDS = ("quality", "classifiers", "curve", "check", "speed", "other")
 
 
-def readme(results: dict[str, Row]) -> str:
-    """The README with our rows and the published ones of the same methods between its two marks."""
-    text = README.read_text(encoding="utf-8")
-    before, after = text[: text.index(START) + len(START)], text[text.index(END) :]
-    published = json.loads(PUBLISHED.read_text(encoding="utf-8"))["rows"]
-    lines = [
-        "## Results",
-        "",
-        "| data | method | epsilon | FID | CNN accuracy | published, same method: FID / accuracy |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for stem in quality_rows(results):
-        row = results[stem]
-        beside = rival(row, published)
-        own = cells(row["method"], verified_epsilon(stem, row), row["fid"], row["cnn_accuracy"], beside)
-        lines.append(f"| {row['dataset']} {own}")
-    lines += ["", "FID figures are provisional until the check on real data has been run (docs/results.md)."]
-    lines += ["", "Commands, commits, machines and the speed of the critic bank: [docs/results.md](docs/results.md)."]
-    lines += ["", *(f"![Samples of {stem}](benchmarks/results/{stem}.png)" for stem in quality_rows(results)[:1])]
-    return before + "\n" + "\n".join(lines) + "\n" + after
+def datasets(quality: dict[str, Row]) -> list[str]:
+    """The data sets in the order of the published table, then the others by name."""
+    known = list(dict.fromkeys(row.dataset for row in published_rows()))
+    found = {row["dataset"] for row in quality.values()}
+    return [name for name in known if name in found] + sorted(found - set(known))
 
 
-def rival(row: Row, published: list[Row]) -> str:
-    """The published figures of the same method on the same data at the same rounded epsilon."""
-    for other in published:
-        same = other["method"].lower().startswith(row["method"]) and other["dataset"] == row["dataset"]
-        if same and other["epsilon"] == round(row["epsilon"]):
-            return f"{other['fid']} / {100 * other['cnn_accuracy']:.1f} %"
-    return "-"
+def quality_section(dataset: str, quality: dict[str, Row]) -> str:
+    """One table, by epsilon: ours in bold above the published ones; then the command of each row of ours."""
+    published = published_rows(dataset)
+    ours = {stem: row for stem, row in quality.items() if row["dataset"] == dataset}
+    level = {stem: published_level(row["epsilon"], published) or row["epsilon"] for stem, row in ours.items()}
+    levels = sorted({*level.values(), *(row.epsilon for row in published if row.epsilon is not None)}, reverse=True)
+    lines = [published_cells(row) for row in published if row.epsilon is None]
+    for each in levels:
+        lines += [own_cells(stem, row) for stem, row in sorted(ours.items()) if level[stem] == each]
+        lines += [published_cells(row) for row in published if row.epsilon == each]
+    head = ("method", "epsilon", "FID", "Inception score", "CNN accuracy", "where it comes from")
+    commands = [f"- `{stem}`: {origin(row)}" for stem, row in sorted(ours.items())]
+    return table(head, lines) + "\nOur rows, with the command of each:\n\n" + "\n".join(commands) + "\n"
 
 
-def quality_table(dataset: str, quality: dict[str, Row], published: list[Row]) -> str:
-    lines = ["| method | epsilon | FID | CNN accuracy | where it comes from |", "| --- | --- | --- | --- | --- |"]
-    for stem, row in quality.items():
-        if row["dataset"] == dataset:
-            origin = f"`{row['command']}`, commit {row['commit'][:7]}, {row['device']}, {row['train_seconds']:.0f} s"
-            name = f"**{row['method']}** ([samples](../benchmarks/results/{stem}.png))"
-            lines.append(cells(name, verified_epsilon(stem, row), row["fid"], row["cnn_accuracy"], origin))
-    for row in published:
-        if row["dataset"] == dataset:
-            epsilon = "-" if row["epsilon"] is None else f"{row['epsilon']:g}"
-            lines.append(cells(row["method"], epsilon, row["fid"], row["cnn_accuracy"], row["source"]))
-    return "\n".join(lines) + "\n"
+def own_cells(stem: str, row: Row) -> tuple[str, ...]:
+    seconds = row.get("train_seconds")
+    time = "" if seconds is None else f", {seconds:,.0f} s"
+    return (
+        f"**{row['method']}** ([samples](../benchmarks/results/{stem}.png))",
+        verified_epsilon(stem, row),
+        value(row.get("fid")),
+        value(row.get("inception_score"), 2),
+        share(row.get("cnn_accuracy")),
+        f"`{stem}`: {row.get('device', 'machine not recorded')}{time}",
+    )
+
+
+def published_cells(row: PublishedRow) -> tuple[str, ...]:
+    epsilon = "-" if row.epsilon is None else f"{row.epsilon:g}"
+    figures = (value(row.fid, absent="-"), value(row.inception_score, 2, absent="-"), share(row.cnn_accuracy, "-"))
+    return (row.method, epsilon, *figures, row.source)
 
 
 def verified_epsilon(stem: str, row: Row) -> str:
@@ -125,22 +159,40 @@ def verified_epsilon(stem: str, row: Row) -> str:
     return f"{claim.epsilon:g}, verified"
 
 
-def cells(method: str, epsilon: str, fid: float | None, accuracy: float | None, origin: str) -> str:
-    shown_fid = "not measured" if fid is None else f"{fid:.1f}"
-    shown_accuracy = "not measured" if accuracy is None else f"{100 * accuracy:.1f} %"
-    return f"| {method} | {epsilon} | {shown_fid} | {shown_accuracy} | {origin} |"
-
-
-def speed_table(result: Row) -> str:
-    lines = [
-        f"`{result['command']}`, commit {result['commit']}, {result['device']}\n",
-        "| what | unit | ours | rival | ratio |",
-        "| --- | --- | --- | --- | --- |",
+def readme(text: str, results: dict[str, Row]) -> str:
+    """The README with our rows and the published ones of the same methods between its two marks."""
+    before, after = text[: text.index(START) + len(START)], text[text.index(END) :]
+    quality = {stem: row for stem, row in results.items() if kind_of(row) == "quality"}
+    head = ("data", "method", "epsilon", "FID", "CNN accuracy", "published, same method: FID / accuracy")
+    rows = [
+        (
+            row["dataset"],
+            row["method"],
+            verified_epsilon(stem, row),
+            value(row.get("fid")),
+            share(row.get("cnn_accuracy")),
+            rival(row, published_rows(row["dataset"])),
+        )
+        for dataset in datasets(quality)
+        for stem, row in quality.items()
+        if row["dataset"] == dataset
     ]
-    for row in result["rows"]:
-        numbers = ["" if row[key] is None else f"{row[key]:,.1f}" for key in ("ours", "rival", "ratio")]
-        lines.append(f"| {row['what']} | {row['unit']} | {' | '.join(numbers)} |")
-    return "\n".join(lines) + "\n"
+    lines = ["## Results", "", table(head, rows)]
+    if not checks_passed({stem: row for stem, row in results.items() if kind_of(row) == "check"}):
+        lines += ["FID figures are provisional until the check on real data has been run (docs/results.md).", ""]
+    lines += ["Commands, commits, machines, curves and speed: [docs/results.md](docs/results.md).", ""]
+    lines += [f"![Samples of {stem}](benchmarks/results/{stem}.png)" for stem in list(quality)[:1]]
+    return before + "\n" + "\n".join(lines) + "\n" + after
+
+
+def rival(row: Row, published: Sequence[PublishedRow]) -> str:
+    """The best published figures of the same method on the same data at the same level of epsilon."""
+    level = published_level(row["epsilon"], published)
+    same = [other for other in published if other.like == row["method"] and other.epsilon == level]
+    if level is None or not same:
+        return "-"
+    best = max(same, key=lambda other: other.cnn_accuracy or 0.0)
+    return f"{value(best.fid, absent='-')} / {share(best.cnn_accuracy, '-')}"
 
 
 if __name__ == "__main__":

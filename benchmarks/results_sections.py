@@ -1,0 +1,126 @@
+"""The sections of ``docs/results.md`` beside the quality tables: Markdown from the content of result files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; a bar or a line break inside a cell cannot break it."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def value(number: float | None, digits: int = 1, absent: str = "not measured") -> str:
+    """A figure, or that there is none."""
+    return absent if number is None else f"{number:,.{digits}f}"
+
+
+def share(number: float | None, absent: str = "not measured") -> str:
+    """A share between 0 and 1 in percent."""
+    return absent if number is None else f"{100 * number:.1f} %"
+
+
+def origin(row: Row) -> str:
+    """Command, commit and machine."""
+    commit = str(row.get("commit") or "not recorded")
+    short = commit[:7] if len(commit) >= 40 else commit
+    dirty = " with changes" if commit.endswith("-dirty") else ""
+    machine = row.get("device") or "machine not recorded"
+    return f"`{row.get('command') or 'command not recorded'}`, commit {short}{dirty}, {machine}"
+
+
+def checks_passed(checks: dict[str, Row]) -> bool:
+    """Whether FID on real data came out where it must, for all data sets that were tried."""
+    judged = [row.get("checks", {}).get("fid", {}).get("within") for row in checks.values()]
+    return bool(judged) and all(within is True for within in judged)
+
+
+def checks_section(checks: dict[str, Row]) -> str:
+    """Measured on real images beside what was published for them."""
+    parts = ["Real training images scored against real test images, beside the published figures.\n"]
+    for row in checks.values():
+        rows = [
+            (
+                name.replace("_", " "),
+                f"{judged['value']:.4g}",
+                f"{judged['published']:g} ± {judged['tolerance']:g}",
+                "yes" if judged["within"] else "**no**",
+            )
+            for name, judged in row.get("checks", {}).items()
+        ]
+        title = f"**{row.get('dataset', row['check'])}**: {origin(row)}\n"
+        parts += [title, table(("figure", "measured", "published", "within"), rows)]
+    return "\n".join(parts)
+
+
+def classifiers_section(files: dict[str, Row]) -> str:
+    """Accuracy by classifier, beside what the paper has for the same."""
+    parts = ["Trained on what the title says, scored on the real test images.\n"]
+    for stem, row in files.items():
+        listed = row["classifiers"]
+        lines = [{"name": name, **one} for name, one in listed.items()] if isinstance(listed, dict) else listed
+        rows = [
+            (
+                str(line["name"]).replace("_", " "),
+                share(line.get("accuracy")),
+                share(line.get("published"), "-"),
+                value(line.get("seconds"), absent="-"),
+            )
+            for line in lines
+        ]
+        if row.get("average") is not None:
+            rows.append(("average", share(row["average"]), share(row.get("published_average"), "-"), "-"))
+        title = f"**{row.get('dataset', stem)}, {row.get('trained_on', 'real images')}**: {origin(row)}\n"
+        parts += [title, table(("classifier", "accuracy", "published", "seconds"), rows)]
+    return "\n".join(parts)
+
+
+def curve_section(files: dict[str, Row]) -> str:
+    """One table for each sweep that ``understudy curve`` wrote, with its picture if one is named."""
+    parts = ["Each point is a run of its own with its own certificate (`understudy curve`).\n"]
+    for stem, row in files.items():
+        keys = list(dict.fromkeys(key for point in row["points"] for key in point["values"]))
+        metrics = list(dict.fromkeys(name for point in row["points"] for name in point["figures"]))
+        rows = [
+            (
+                str(point["method"]),
+                *(str(point["values"].get(key, "-")) for key in keys),
+                f"{point['epsilon']:g}",
+                *(_metric(name, point["figures"].get(name)) for name in metrics),
+            )
+            for point in row["points"]
+        ]
+        picture = f"![{stem}](../benchmarks/results/{row['picture']})\n\n" if row.get("picture") else ""
+        parts += [f"**{stem}**: {origin(row)}\n", picture + table(("method", *keys, "epsilon", *metrics), rows)]
+    return "\n".join(parts)
+
+
+def _metric(name: str, number: float | None) -> str:
+    return value(number, 2) if name.startswith(("fid", "is")) else share(number)
+
+
+def speed_section(files: dict[str, Row]) -> str:
+    """Ours beside a rival, from one run on one machine each."""
+    parts = ["Each table is one run on one machine; a ratio above 1 means ours is better.\n"]
+    for row in files.values():
+        rows = [
+            (line["what"], line["unit"], *(value(line[key], absent="") for key in ("ours", "rival", "ratio")))
+            for line in row["rows"]
+        ]
+        parts += [origin(row) + "\n", table(("what", "unit", "ours", "rival", "ratio"), rows)]
+    return "\n".join(parts)
+
+
+def other_section(files: dict[str, Row]) -> str:
+    """Files of a kind that has no section of its own: where they are and how they came about."""
+    return (
+        "\n".join(f"- [{stem}](../benchmarks/results/{stem}.json): {origin(row)}" for stem, row in files.items()) + "\n"
+    )

@@ -1,0 +1,54 @@
+"""Figures that others have published, to stand beside ours: read from ``published.json``, the one place for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+_TOLERANCE = 1.01  # a certificate rounds its epsilon up
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """One row of somebody's table; ``like`` names our method of the same kind, if there is one."""
+
+    dataset: str
+    method: str
+    like: str | None
+    epsilon: float | None  # None: not private, or not comparable
+    fid: float | None
+    inception_score: float | None
+    cnn_accuracy: float | None
+    source: str
+
+
+def published_note() -> str:
+    """What a reader must know about all of these figures."""
+    return str(_content()["note"])
+
+
+def published_rows(dataset: str | None = None) -> list[PublishedRow]:
+    """All rows, or those of one data set (by its name, such as ``mnist``)."""
+    rows = [PublishedRow(**row) for row in _content()["rows"]]
+    return rows if dataset is None else [row for row in rows if row.dataset == dataset]
+
+
+def published_level(epsilon: float, rows: Sequence[PublishedRow]) -> float | None:
+    """The published epsilon to compare with: the smallest that is not below ours; None where all of them are."""
+    levels = sorted({row.epsilon for row in rows if row.epsilon is not None})
+    return next((level for level in levels if epsilon <= level * _TOLERANCE), None)
+
+
+def comparable_rows(dataset: str, epsilon: float) -> list[PublishedRow]:
+    """References without an epsilon, then the rows at the published epsilon to compare with."""
+    rows = published_rows(dataset)
+    level = published_level(epsilon, rows)
+    return [row for row in rows if row.epsilon is None] + [
+        row for row in rows if row.epsilon is not None and row.epsilon == level
+    ]
+
+
+def _content() -> dict[str, object]:
+    return json.loads(files("understudy.report").joinpath("published.json").read_text(encoding="utf-8"))
