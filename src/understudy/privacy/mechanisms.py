@@ -74,32 +74,36 @@ class GaussianMechanism:
         self.account: Account = ledger.account(event)
         self._randomness = randomness
         self._streams: dict[torch.device, NoiseStream] = {}
-        self._rows_seen = 0
-        self._rows_broken: Tensor | None = None
+        self._rows: Tensor | None = None  # how many were seen and how many of them were not finite, on the device
 
     def check_finite(self) -> None:
         """Raise when too many rows were not finite; they counted as zero, so nothing leaked, but nothing was learnt.
 
         Privacy: the count is private. A run that stops here releases nothing and counts as a run on this data.
         """
-        broken = 0 if self._rows_broken is None else int(self._rows_broken)
-        if broken > _NON_FINITE_LIMIT * self._rows_seen:
+        seen, broken = (0, 0) if self._rows is None else self._rows.tolist()
+        if broken > _NON_FINITE_LIMIT * seen:
             raise AbortedRun(
                 f"training: more than {_NON_FINITE_LIMIT:.0%} of the private rows of {self.account.template.purpose!r} "
                 "were not finite, so nothing is released; lower the learning rate or use a higher precision"
             )
 
     def _clip(self, rows_private: Tensor) -> Tensor:
-        broken = (~torch.isfinite(rows_private)).any(dim=1).sum()
-        self._rows_broken = broken if self._rows_broken is None else self._rows_broken + broken
-        self._rows_seen += len(rows_private)
+        broken = (~torch.isfinite(rows_private)).any(dim=1)
+        self._count(torch.ones_like(broken), broken)
         return clip_rows(rows_private, self.clip)
+
+    def _count(self, seen: Tensor, broken: Tensor) -> None:
+        """Count rows in place, so that a captured CUDA graph counts them at every replay."""
+        if self._rows is None:
+            self._rows = torch.zeros(2, dtype=torch.int64, device=seen.device)
+        self._rows += torch.stack([seen, broken]).sum(dim=1)
 
     def _noisy(self, exact: Tensor, deviation: float) -> Tensor:
         """``exact`` plus noise, added in double precision."""
         if exact.device not in self._streams:
             self._streams[exact.device] = self._randomness.noise(exact.device)
-        return exact.double() + deviation * self._streams[exact.device].draw(exact.shape)
+        return torch.add(exact.double(), self._streams[exact.device].draw(exact.shape), alpha=deviation)
 
 
 class GaussianSum(GaussianMechanism):
@@ -124,8 +128,23 @@ class GaussianSum(GaussianMechanism):
         else:
             total.index_add_(0, slots, clipped)
 
+    def clip_factors(self, norms_private: Tensor, present: Tensor) -> Tensor:
+        """For units whose rows are never formed: by what to multiply each before it goes into the sum, in float64.
+
+        ``norms_private`` bounds each row's norm from above; ``present`` says which rows are units at all (the others
+        fill up a batch). Factors are at most one.
+
+        Privacy: factor times norm is at most the clip bound, with room for rounding the factor to float32. A norm that
+        is not finite gives factor zero, and whoever sums must then leave the row out, whatever it holds; it is counted.
+        """
+        finite = torch.isfinite(norms_private)
+        self._count(present, present & ~finite)
+        bound = self.clip * (1 - _ROUNDING)
+        factors = bound / norms_private.double().clamp(min=bound)
+        return torch.where(finite & present, factors, torch.zeros_like(factors))
+
     def release(self, total: Tensor, *, block: int = 1) -> Sanitized:
-        """Add the noise to a sum made by ``accumulate``; spends one execution first."""
+        """Add the noise to a sum of clipped units; spends one execution first."""
         event = self.account.spend(1, block)
         return Sanitized(self._noisy(total, self.clip * event.noise_multiplier), event)
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from understudy.errors import InputError
 
 OS_ENTROPY = "os-entropy"
 SEEDED = "seeded: not for release"
@@ -48,8 +51,37 @@ class NoiseStream:
         return torch.randn(shape, generator=self._generator, device=self._device, dtype=torch.float64)
 
 
+class CoinStream:
+    """Independent coin flips from one keyed stream, on the device: who takes part in a Poisson-sampled batch.
+
+    Privacy: a flip compares 63 uniform bits with ``floor(rate * 2**63)``, so it comes up with a probability that is
+    never above ``rate`` and less than 2**-63 below it; no floating-point key rounds it up. Keys as for ``NoiseStream``.
+    """
+
+    def __init__(self, key: bytes, device: torch.device) -> None:
+        self._device = device
+        self._philox = np.random.Generator(np.random.Philox(key=np.frombuffer(key[:16], dtype=np.uint64)))
+        self._generator = torch.Generator(device=device)
+        self._generator.manual_seed(int.from_bytes(key[16:24], "little"))
+
+    def flip(self, shape: tuple[int, ...], rate: float) -> Tensor:
+        """Truth values of that shape, each true with probability ``rate``."""
+        if not 0 <= rate <= 1:
+            raise InputError(f"rate: {rate} does not lie in 0..1; pass a sampling rate such as 0.01")
+        threshold = int(Fraction(rate) * 2**63)
+        if threshold == 2**63:
+            return torch.ones(shape, dtype=torch.bool, device=self._device)
+        return self._words(shape) < threshold
+
+    def _words(self, shape: tuple[int, ...]) -> Tensor:
+        """Uniform integers in 0..2**63-1."""
+        if self._device.type == "cpu":
+            return torch.from_numpy(self._philox.integers(0, 2**63, shape, dtype=np.int64))
+        return torch.empty(shape, dtype=torch.int64, device=self._device).random_(generator=self._generator)
+
+
 class Randomness:
-    """One source of randomness for a run; hands out bytes, noise streams and keyed torch generators."""
+    """One source of randomness for a run; hands out bytes, noise and coin streams, and keyed torch generators."""
 
     def __init__(self, seed: int | None = None) -> None:
         self._seed = seed
@@ -71,10 +103,14 @@ class Randomness:
         """A noise stream on ``device`` with a fresh key of its own."""
         return NoiseStream(self.bits(24), device)
 
+    def coins(self, device: torch.device) -> CoinStream:
+        """A stream of coin flips on ``device`` with a fresh key of its own."""
+        return CoinStream(self.bits(24), device)
+
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         """A torch generator with a fresh key, for what nobody needs to keep secret (latents, weights, batches).
 
-        Never for noise, and not for routing or sampling either: those use ``noise`` and ``bits``.
+        Never for noise, and not for routing or sampling either: those use ``noise``, ``coins`` and ``bits``.
         """
         generator = torch.Generator(device=device)
         generator.manual_seed(int.from_bytes(self.bits(8), "little"))

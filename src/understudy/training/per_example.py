@@ -1,0 +1,155 @@
+"""Exact sums of clipped per-example gradients, without forming the gradients and without a second backward pass.
+
+One forward and one backward pass give every layer's input and the gradient at its output. From the two follow a bound
+of each example's gradient norm (Gram matrices, see ``per_example_products``), from the norms the clip factors, and from
+the factors the weighted sum as one matrix product a layer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from understudy.errors import InputError
+from understudy.training.per_example_checks import check_modules, check_rows_apart
+from understudy.training.per_example_layers import RULES, Gradients, Tapped, gradients_of
+from understudy.training.per_example_layout import FlatParameters
+from understudy.training.per_example_products import Precision, arithmetic
+
+Loss = Callable[[Tensor], Tensor]  # outputs (N, ...) -> losses (N,), each of its own example alone
+Weigh = Callable[[Tensor], Tensor]  # norms (N,) -> weights (N,)
+
+
+class PerExampleGradients:
+    """Weighted sums of the per-example gradients of one network whose parameters lie in one flat tensor.
+
+    The network is used through a copy that shares its weights (in bfloat16: holds them rounded), so its own hooks,
+    gradients and modes stay as they are. Numbers: norms, weights and sums in float32 or better; activations and
+    products in the stated precision.
+    """
+
+    def __init__(self, network: nn.Module, flat: FlatParameters, precision: Precision = "fp32") -> None:
+        check_modules(network)
+        self.precision, self._flat, self._source = precision, flat, network
+        self._copy = copy.deepcopy(network).requires_grad_(False)
+        self._names = {module: name for name, module in self._copy.named_modules()}
+        self._taps: dict[nn.Module, tuple[Tensor, Tensor, int]] = {}
+        self._tie_weights()
+        for module in self._copy.modules():
+            if type(module) in RULES:
+                module.register_forward_hook(self._tap)
+
+    @property
+    def number_type(self) -> torch.dtype:
+        """The type of activations, and so of inputs."""
+        return torch.bfloat16 if self.precision == "bf16" else self._flat.values.dtype
+
+    def refresh(self) -> None:
+        """Follow the network's weights; needed before a pass in bfloat16, where the copy holds them rounded."""
+        if self.precision == "bf16":
+            torch._foreach_copy_(list(self._copy.parameters()), list(self._source.parameters()))
+
+    def add(self, total: Tensor, inputs: tuple[Tensor | None, ...], loss: Loss, weigh: Weigh | Tensor) -> None:
+        """Add ``sum_i weight_i gradient_i`` to the flat ``total``; ``weigh`` makes weights of the norms, or is them.
+
+        Privacy: the norms given to ``weigh`` are upper bounds of the norms of what is summed, rounding included
+        (``squared_norm_bounds``), and NaN for an example with anything non-finite on its way, which must then get
+        weight zero and leaves no trace. So with weights of at most C / norm no example moves the exact sum by more
+        than C. That holds for each addend as it enters the float32 sum; the rounding of that sum itself is not bounded
+        here, like all floating-point effects on the noise.
+        """
+        with arithmetic(self.precision):
+            taps = self._pass(inputs, loss)
+            layers = {tapped.layer: gradients_of(tapped) for tapped in taps}
+            weights = weigh if isinstance(weigh, Tensor) else weigh(_norms(list(layers.values())))
+            for layer, gradients in layers.items():
+                for name, piece in gradients.pieces.items():
+                    target = total[self._flat.span(f"{self._names[layer]}.{name}".lstrip("."))]
+                    piece.add_weighted(target, weights.to(total.dtype))
+
+    def check_examples_apart(self, inputs: tuple[Tensor | None, ...], others: tuple[Tensor | None, ...]) -> None:
+        """Refuse a network that mixes examples, by exchanging one row of ``inputs`` for one of ``others``."""
+        training = self._copy.training
+        self._copy.eval()
+        seen, row = [], len(next(part for part in inputs if part is not None)) // 2
+        for use_other in (False, True):
+            pairs = zip(inputs, others, strict=True)
+            mixed = tuple(_with_row(part, other, row if use_other else None) for part, other in pairs)
+            with arithmetic(self.precision):
+                outputs = self._forward(mixed)
+            taps = {f"layer {self._names[layer]}": tap[0] for layer, tap in self._taps.items()}
+            seen.append({**taps, "the output": outputs.detach()})
+            self._taps.clear()
+        self._copy.train(training)
+        check_rows_apart(seen[0], seen[1], row)
+
+    def _tie_weights(self) -> None:
+        if self.precision == "bf16":
+            self._copy.to(torch.bfloat16)
+            for parameter in self._copy.parameters():
+                if parameter.dim() == 4:
+                    parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+        else:
+            for own, source in zip(self._copy.parameters(), self._source.parameters(), strict=True):
+                own.data = source.data
+
+    def _tap(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if layer in self._taps:
+            raise InputError(
+                f"per-example gradients: layer {self._names[layer]} is used twice in one pass; use two layers"
+            )
+        if not output.requires_grad:
+            output.requires_grad_()
+        self._taps[layer] = (inputs[0].detach(), output, output._version)
+
+    def _forward(self, inputs: tuple[Tensor | None, ...]) -> Tensor:
+        self._taps.clear()
+        with torch.enable_grad():
+            outputs: Tensor = self._copy(*inputs)
+        for layer, (values, output, version) in self._taps.items():
+            if len(values) != len(outputs) or len(output) != len(outputs):
+                raise InputError(
+                    f"per-example gradients: layer {self._names[layer]} sees {len(values)} rows of {len(outputs)} "
+                    "examples; keep examples in the first dimension"
+                )
+            if output._version != version:
+                raise InputError(
+                    f"per-example gradients: the output of layer {self._names[layer]} is changed in place; "
+                    "use an activation without inplace=True"
+                )
+        return outputs
+
+    def _pass(self, inputs: tuple[Tensor | None, ...], loss: Loss) -> list[Tapped]:
+        """One forward and one backward pass; the backward pass computes no weight gradients."""
+        with torch.enable_grad():
+            losses = loss(self._forward(inputs))
+        outputs = [output for _, output, _ in self._taps.values()]
+        slopes = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
+        taps = [
+            Tapped(layer, values, slope, self.precision)
+            for (layer, (values, _, _)), slope in zip(self._taps.items(), slopes, strict=True)
+            if slope is not None
+        ]
+        self._taps.clear()
+        return taps
+
+
+def _norms(layers: list[Gradients]) -> Tensor:
+    """Bounds of the norms (N,) in float64; NaN for an example that was not finite somewhere."""
+    bounds = [piece.squared_bounds() for gradients in layers for piece in gradients.pieces.values()]
+    norms = torch.stack(bounds).sum(dim=0).sqrt()
+    flags = [gradients.finite for gradients in layers if gradients.finite is not None]
+    if flags:
+        norms = torch.where(torch.stack(flags).all(dim=0), norms, norms.new_full((), torch.nan))
+    return norms
+
+
+def _with_row(part: Tensor | None, other: Tensor | None, row: int | None) -> Tensor | None:
+    if part is None or other is None or row is None:
+        return part
+    changed = part.clone()
+    changed[row] = other[row]
+    return changed

@@ -1,0 +1,151 @@
+"""Matrix products of stated precision, and the norms of sums of outer products without forming the sums.
+
+The gradient that one example gives to a weight matrix is ``sum_p left_p (x) right_p`` over the places p where the layer
+uses it. Its squared norm is ``sum_pq <left_p, left_q> <right_p, right_q>``: two small Gram matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Precision = Literal["fp32", "tf32", "bf16"]
+
+_TF32_DROPPED = 0x1FFF  # the bits of a float32 that a TF32 number does not have
+_CHUNK_VALUES = 2**24  # per-example gradients formed at a time where the Gram matrices would cost more
+_FILL = 264  # a matrix product in fewer tiles leaves multiprocessors idle
+_TILE = 128
+_SMALLEST = 2.0**-126  # squares below this may count as zero
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What rounding can do, as bounds that hold for every input.
+
+    ``scaled``: relative error of an operand after it was multiplied by a clip factor. ``step``: relative error of one
+    addition of an accumulation (tensor cores may cut off instead of rounding: twice as much).
+    """
+
+    scaled: float
+    step: float
+
+    @classmethod
+    def of(cls, values: Tensor, precision: Precision) -> Rounding:
+        """For operands of this type: bfloat16 keeps 8 bits (rounded), TF32 11 (cut off), float32 24, float64 53."""
+        if values.dtype == torch.float64:
+            return cls(2.0**-52, 2.0**-52)
+        if values.dtype == torch.bfloat16:
+            return cls(1.001 * 2.0**-8, 2.0**-23)
+        return cls(1.001 * 2.0**-10, 2.0**-23) if precision == "tf32" else cls(1.001 * 2.0**-24, 1.001 * 2.0**-24)
+
+
+@contextmanager
+def arithmetic(precision: Precision) -> Iterator[None]:
+    """Products and convolutions of float32 inside use TF32 or not, as stated; the settings are put back afterwards."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def representable(values: Tensor, precision: Precision) -> Tensor:
+    """The values as products take them: in TF32 the low bits are cut off here, so that no product rounds them again."""
+    if precision != "tf32" or values.dtype != torch.float32:
+        return values
+    return (values.contiguous().view(torch.int32) & ~_TF32_DROPPED).view(torch.float32)
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """Batched matrix product of bfloat16 or float32, accumulated and returned in float32 (of float64 in float64)."""
+    if left.dtype != torch.bfloat16:
+        return torch.bmm(left, right)
+    if left.is_cuda and hasattr(torch.ops.aten.bmm, "dtype"):
+        return torch.bmm(left, right, out_dtype=torch.float32)
+    return torch.bmm(left.float(), right.float())  # exact products of bfloat16 values, also in TF32
+
+
+def squared_norm_bounds(left: Tensor, right: Tensor, rounding: Rounding) -> Tensor:
+    """For each batch entry a bound of ``|sum_p left_p (x) right_p|^2``, from (batch, places, values) operands.
+
+    Privacy: clipping divides by the root of this value, so it must not be too small. With E = sum_p |left_p||right_p|
+    an accumulation over k terms moves a Gram entry by at most ``k step |x_p||x_q|``, so the squared norm by at most
+    ``(k + k') step E^2``; a product formed over L places errs by at most ``L step E``. Scaling ``left`` and rounding it
+    again moves the sum by at most ``scaled E``. All of it is added, so what is summed later is not longer than this.
+    Squares too small to be represented are covered by a floor under every ``|x_p|``.
+    """
+    places, (wide, deep) = left.shape[1], (left.shape[2], right.shape[2])
+    inexact = (wide + deep + 8) * rounding.step
+    if places == 1:  # in float64, so exact for our purposes
+        spread = squared = _squares(left) * _squares(right)
+        inexact = 8 * rounding.step
+    elif 8 * places**2 < wide * deep:
+        left_gram, right_gram = product(left, left.mT), product(right, right.mT)
+        squared = (left_gram * right_gram).sum(dim=(1, 2), dtype=torch.float64)
+        spread = _spread(
+            left_gram.diagonal(dim1=1, dim2=2), right_gram.diagonal(dim1=1, dim2=2), (wide, deep), rounding
+        )
+    else:
+        lengths = [torch.linalg.vector_norm(side, dim=2, dtype=_sum_type(side)).square() for side in (left, right)]
+        spread = _spread(lengths[0], lengths[1], (wide, deep), rounding)
+        squared = (_squares_of_products(left, right).sqrt() + places * rounding.step * spread.sqrt()).square()
+    spread = spread * (1 + inexact)
+    return ((squared + inexact * spread).clamp(min=0).sqrt() + rounding.scaled * spread.sqrt()).square()
+
+
+def _spread(left_squares: Tensor, right_squares: Tensor, values: tuple[int, int], rounding: Rounding) -> Tensor:
+    """E^2 from the squared lengths (batch, places)."""
+    both = _floored(left_squares, values[0], rounding) * _floored(right_squares, values[1], rounding)
+    return both.sqrt().sum(dim=1, dtype=torch.float64).square()
+
+
+def _floored(squares: Tensor, values: int, rounding: Rounding) -> Tensor:
+    return squares + values * (_SMALLEST / rounding.step)
+
+
+def _squares(values: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(values, dim=(1, 2), dtype=torch.float64).square()
+
+
+def _sum_type(values: Tensor) -> torch.dtype:
+    return torch.float64 if values.dtype == torch.float64 else torch.float32
+
+
+def _squares_of_products(left: Tensor, right: Tensor) -> Tensor:
+    """Squared norms of the products themselves, a few examples at a time."""
+    chunk = max(1, _CHUNK_VALUES // (left.shape[2] * right.shape[2]))
+    pieces = zip(left.split(chunk), right.split(chunk), strict=True)
+    return torch.cat([_squares(product(some.mT, others)) for some, others in pieces])
+
+
+def scaled(values: Tensor, weights: Tensor, precision: Precision) -> Tensor:
+    """Each example times its weight, rounded once; an example of weight zero becomes zero whatever it held."""
+    result = torch.empty_like(values)
+    torch.mul(values, weights.view(-1, *(1,) * (values.dim() - 1)), out=result)
+    return representable(result.nan_to_num_(0.0, 0.0, 0.0), precision)
+
+
+def summed_product(left: Tensor, right: Tensor) -> Tensor:
+    """``sum over examples and places of left (x) right``: (groups, wide, deep) from (N, groups, places, values)."""
+    groups, wide, deep = left.shape[1], left.shape[3], right.shape[3]
+    sides = [side.transpose(0, 1).reshape(groups, -1, side.shape[3]) for side in (left, right)]
+    parts = _parts(len(left), groups, wide, deep) if left.is_cuda else 1
+    sides = [side.reshape(groups * parts, -1, side.shape[2]) for side in sides]
+    return product(sides[0].mT, sides[1]).view(groups, parts, wide, deep).sum(dim=1)
+
+
+def _parts(examples: int, groups: int, wide: int, deep: int) -> int:
+    """In how many parts to cut a long sum, so that its few output tiles keep the whole device busy."""
+    tiles = groups * -(-wide // _TILE) * -(-deep // _TILE)
+    parts = 1
+    while tiles * parts < _FILL and examples % (2 * parts) == 0 and parts < 32:
+        parts *= 2
+    return parts
