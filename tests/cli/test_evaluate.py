@@ -35,6 +35,45 @@ def test_evaluate_keeps_its_figures_with_the_run(call: Caller, train_arguments: 
     assert not (tmp_path / "run" / "release" / "evaluation.json").exists()
 
 
+def test_downstream_shows_every_classifier_and_says_what_is_kept_where(
+    call: Caller, train_arguments: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    random = np.random.default_rng(1)
+    np.savez(
+        tmp_path / "test.npz", images=random.integers(0, 256, (30, 8, 8), dtype=np.uint8), labels=np.arange(30) % 3
+    )
+    assert call(*train_arguments).code == 0
+    data = ["--data", tmp_path / "data.npz", "--test-data", tmp_path / "test.npz", "--samples", 60]
+    command = ["evaluate", tmp_path / "run", *data, "--metrics", "downstream", "--fast", "--to", tmp_path / "out.json"]
+    answer = call(*command)
+    assert answer.code == 0, answer.err
+    assert "xgboost" in answer.out
+    assert "calibrated_accuracy" in answer.out
+    assert "fast: the CNN ran 5 epochs instead of 15" in answer.out
+    assert answer.out.rstrip().endswith(f"({STAMP})")
+    assert "13/13  xgboost trained on samples in" in answer.err
+    assert "13/13  xgboost trained on real data in" in answer.err
+    assert str(tmp_path / "cache" / "understudy" / "private") in answer.err
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert len(result["figures"]) == 15
+    again = call(*command, "--json")
+    assert again.json()["figures"][0]["real_accuracy"] == result["figures"][0]["real_accuracy"]
+    assert "real data" not in again.err
+
+
+def test_bad_choices_of_an_evaluation_are_refused(call: Caller, train_arguments: list[object], tmp_path: Path):
+    assert call(*train_arguments).code == 0
+    command = ["evaluate", tmp_path / "run", "--data", tmp_path / "data.npz", "--test-data", tmp_path / "data.npz"]
+    assert "metrics: 'svm' is unknown" in call.refused(*command, "--metrics", "svm")
+    assert "workers: 0" in call.refused(*command, "--workers", 0)
+    assert "at least 2049" in call.refused(*command, "--metrics", "fid", "--no-cache")
+    few = ["--metrics", "fid", "--no-cache", "--allow-few"]
+    assert "weights: " in call.refused(*command, *few, "--weights", tmp_path / "absent.pt")
+    assert "to: " in call.refused(*command, "--to", tmp_path / "data.npz" / "out.json")
+    assert not (tmp_path / "run" / "evaluation.json").exists()
+
+
 @pytest.mark.slow
 def test_the_demo_goes_the_whole_way_twice(call: Caller, tmp_path: Path):
     for _ in range(2):

@@ -12,7 +12,7 @@ from understudy.devices import choose_device
 from understudy.errors import InputError
 from understudy.evaluate.classifiers import CLASSIFIERS, ClassifierEntry, ClassifierSetup
 from understudy.evaluate.cnn import CnnConfig, CnnNetwork, train_cnn
-from understudy.evaluate.downstream import LabelledImages, cnn_accuracy, downstream_accuracy
+from understudy.evaluate.downstream import LabelledImages, cnn_accuracy, downstream_accuracy, subsample
 
 Digits = tuple[LabelledImages, LabelledImages]
 QUICK = CnnConfig(epochs=1, minimum_steps=2, device="cpu")
@@ -31,8 +31,32 @@ def test_cnn_learns_the_digits(digits: Digits) -> None:
 @pytest.mark.parametrize("name", [name for name in CLASSIFIERS if name != "cnn"])
 def test_every_other_classifier_learns_the_digits(name: str, digits: Digits) -> None:
     result = downstream_accuracy(name, *digits, ClassifierSetup(10))
-    assert result.accuracy > 0.88
-    assert result.classifier == name
+    assert result.accuracy > 0.78
+    assert (result.classifier, result.note) == (name, None)
+    assert result.settings
+
+
+def test_there_are_the_thirteen_classifiers_of_the_paper() -> None:
+    assert len(CLASSIFIERS) == 13
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_a_generator_that_collapsed_costs_no_figure(name: str) -> None:
+    test = replace(image_set(50, 5), images=np.random.default_rng(0).integers(0, 256, (50, 1, 8, 8), dtype=np.uint8))
+    result = downstream_accuracy(name, image_set(100, 5), test, ClassifierSetup(5, cnn=QUICK))
+    assert 0 < result.accuracy < 0.5
+    assert (result.note is not None) == (name in ("adaboost", "lda"))
+
+
+def test_a_subsample_keeps_every_class_and_does_not_change_with_the_call(digits: Digits) -> None:
+    train, _ = digits
+    rare = replace(train, labels=np.where(np.arange(len(train.labels)) == 7, 10, train.labels))
+    chosen = subsample(rare, 50, ClassifierSetup(11, seed=3))
+    assert len(chosen.labels) == 50
+    assert set(chosen.labels) == set(range(11))
+    np.testing.assert_array_equal(chosen.images, subsample(rare, 50, ClassifierSetup(11, seed=3)).images)
+    assert not np.array_equal(chosen.images, subsample(rare, 50, ClassifierSetup(11, seed=4)).images)
+    assert subsample(rare, 1347, ClassifierSetup(11)) is rare
 
 
 def test_same_seed_same_network_and_the_callers_randomness_is_left_alone(digits: Digits) -> None:
@@ -68,7 +92,7 @@ def test_epochs_are_fixed_in_advance_and_small_sets_get_more() -> None:
 
 
 def test_a_classifier_with_a_limit_says_how_many_it_used(digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = ClassifierEntry(CLASSIFIERS["logistic_regression"].build, limit=500)
+    entry = ClassifierEntry(CLASSIFIERS["logistic_regression"].build, cost=1, limit=500)
     monkeypatch.setattr("understudy.evaluate.classifiers.CLASSIFIERS", {"limited": entry})
     result = downstream_accuracy("limited", *digits, ClassifierSetup(10))
     assert (result.trained_on, result.offered) == (500, 1347)
@@ -103,7 +127,7 @@ def test_bad_training_sets_are_refused(train: LabelledImages, message: str) -> N
 
 
 def test_unknown_names_and_bad_settings_are_refused() -> None:
-    with pytest.raises(InputError, match="classifier: 'svm' is unknown; choose from cnn, mlp"):
+    with pytest.raises(InputError, match="classifier: 'svm' is unknown; choose from mlp, cnn"):
         downstream_accuracy("svm", image_set(), image_set(), ClassifierSetup(2))
     with pytest.raises(InputError, match="classes: 1, but a classifier needs at least 2"):
         downstream_accuracy("cnn", image_set(), image_set(), ClassifierSetup(1))

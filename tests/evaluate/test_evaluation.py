@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 import understudy.evaluate
 from understudy.errors import InputError
 from understudy.evaluate import evaluation
+from understudy.evaluate.classifiers import CLASSIFIERS
 from understudy.evaluate.cnn import CnnConfig
 from understudy.evaluate.downstream import LabelledImages
 from understudy.evaluate.evaluation import STAMP, EvaluationConfig, evaluate, expand_metrics
@@ -27,7 +30,8 @@ def pairs(digits: Digits) -> tuple[Any, Any]:
 
 @pytest.fixture
 def quick_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "scorer_config", lambda device, seed: CnnConfig(minimum_steps=200, device=device))
+    quick = CnnConfig(minimum_steps=200, device="cpu")
+    monkeypatch.setattr(evaluation, "scorer_config", lambda device, seed, fast: replace(quick, epochs=1 if fast else 2))
 
 
 @pytest.fixture
@@ -37,7 +41,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise AssertionError("work started before all checks were done")
 
-    for name in ("train_cnn", "downstream_accuracy", "fid", "score_images"):
+    for name in ("trained_scorer", "downstream_accuracies", "reference_accuracies", "fid", "score_images"):
         monkeypatch.setattr(evaluation, name, refuse)
 
 
@@ -52,6 +56,69 @@ def test_figures_of_real_digits(digits: Digits, quick_scorer: None) -> None:
     assert plain["fid"] is plain["cnn_accuracy"] is None
     assert plain["samples"] == 1347
     assert plain["figures"][1]["classifier_accuracy"] > 0.9
+
+
+def test_downstream_comes_with_its_averages_and_says_what_the_fast_mode_left_out(
+    digits: Digits, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    train, test = pairs(digits)
+    cheap = {name: replace(CLASSIFIERS[name], fast_limit=400) for name in ("gaussian_nb", "bernoulli_nb")}
+    for module in ("evaluation", "classifiers"):
+        monkeypatch.setattr(f"understudy.evaluate.{module}.CLASSIFIERS", cheap)
+    half = (train[0][:700], train[1][:700])
+    config = replace(CONFIG, cache=tmp_path)
+    whole, fast = (
+        evaluate(*half, train, test, ("downstream",), replace(config, fast=fast)).as_dict() for fast in (False, True)
+    )
+    assert [figure["name"] for figure in whole["figures"]] == [*cheap, "average_accuracy", "calibrated_accuracy"]
+    own, real = ([figure[key] for figure in whole["figures"][:2]] for key in ("accuracy", "real_accuracy"))
+    assert whole["average_accuracy"] == pytest.approx(sum(own) / 2)
+    ratios = [mine / reference for mine, reference in zip(own, real, strict=True)]
+    assert whole["calibrated_accuracy"] == pytest.approx(sum(ratios) / 2)
+    assert all(figure["stamp"] == STAMP for figure in whole["figures"])
+    assert whole["left_out"] == []
+    assert fast["left_out"] == ["2 classifiers trained on 400 of 700 images"]
+    assert [figure["trained_on"] for figure in fast["figures"][:2]] == [400, 400]
+    assert len(list(tmp_path.iterdir())) == 4  # two classifiers on real data, in two modes
+
+
+def test_the_fast_mode_trains_networks_for_fewer_epochs(digits: Digits, quick_scorer: None) -> None:
+    train, test = pairs(digits)
+    config = replace(CONFIG, fast=True)
+    assert (config.cnn.epochs, CONFIG.cnn.epochs) == (5, 15)
+    result = evaluate(*train, train, test, ("is",), config)
+    assert result.left_out == ("the classifier behind is and fid[lenet] ran 1 epochs instead of 2",)
+
+
+def test_the_classifier_behind_the_scores_is_kept_and_found_again(
+    digits: Digits, quick_scorer: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    train, test = pairs(digits)
+    config = replace(CONFIG, cache=tmp_path)
+    first = evaluate(*train, train, test, ("is", "fid[lenet]"), config)
+    (kept,) = tmp_path.iterdir()
+    assert kept.name.startswith("scorer-")
+    content = kept.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("understudy.evaluate.inception_score.train_cnn", None)  # whoever trains, fails
+        second = evaluate(*train, train, test, ("is", "fid[lenet]"), config)
+        assert second.value("fid[lenet]") == pytest.approx(first.value("fid[lenet]"), rel=1e-6)
+        assert second.value("is") == pytest.approx(first.value("is"), rel=1e-6)
+    kept.write_bytes(content[:100])
+    evaluate(*train, train, test, ("is",), config)
+    assert len(kept.read_bytes()) == len(content)
+
+
+def test_a_cache_that_cannot_be_written_and_a_missing_library_are_refused_before_any_work(
+    digits: Digits, no_work: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    train, test = pairs(digits)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cache: .*file.inside cannot be written"):
+        evaluate(*train, train, test, ("is",), replace(CONFIG, cache=tmp_path / "file" / "inside"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"xgboost: the library is not installed; .*understudy\[evaluate\]"):
+        evaluate(*train, train, test, ("is", "xgboost"), CONFIG)
 
 
 def test_every_figure_is_stamped_unless_the_data_are_declared_public(digits: Digits) -> None:
@@ -98,7 +165,7 @@ def test_missing_weights_are_refused_before_any_work(digits: Digits, no_work: No
 
 
 def test_metrics_are_expanded_once_each() -> None:
-    assert expand_metrics(("is", "downstream", "cnn")) == ("is", "cnn", "mlp", "logistic_regression")
+    assert expand_metrics(("is", "downstream", "cnn")) == ("is", *CLASSIFIERS)
     assert expand_metrics("is") == ("is",)
     with pytest.raises(InputError, match="metrics: 'ssim' is unknown; choose from fid"):
         expand_metrics(("ssim",))

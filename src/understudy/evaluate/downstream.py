@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from understudy.evaluate.checks import (
     check_same_shape,
 )
 from understudy.evaluate.classifiers import ClassifierSetup, classifier_entry
-from understudy.evaluate.cnn import CnnConfig
+
+if TYPE_CHECKING:
+    from understudy.evaluate.cnn import CnnConfig
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class DownstreamResult:
     offered: int  # training images there were; more than trained_on where the classifier's limit applied
     tested_on: int
     settings: str
+    note: str | None = None  # set where it could not learn from the images
+    memory_mb: int | None = None  # most memory its process held; None where it shared the caller's process
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -74,7 +78,7 @@ def downstream_accuracy(
     entry = classifier_entry(name)
     train, test = train.checked(setup.classes, "training"), test.checked(setup.classes, "test")
     check_same_shape(train.images, test.images, "training images", "test images")
-    chosen = _subsample(train, entry.limit, setup.seed)
+    chosen = subsample(train, entry.most_images(setup.fast), setup)
     check_every_class(chosen.labels, setup.classes, "training labels")
     started = time.perf_counter()
     classifier = entry.build(setup)
@@ -82,11 +86,16 @@ def downstream_accuracy(
     accuracy = float(np.mean(classifier.predict(test.images) == test.labels))
     seconds = time.perf_counter() - started
     counts = (len(chosen.labels), len(train.labels), len(test.labels))
-    return DownstreamResult(name, accuracy, seconds, *counts, settings=classifier.settings)
+    return DownstreamResult(name, accuracy, seconds, *counts, settings=classifier.settings, note=classifier.note)
 
 
-def _subsample(data: LabelledImages, limit: int, seed: int) -> LabelledImages:
+def subsample(data: LabelledImages, limit: int, setup: ClassifierSetup) -> LabelledImages:
+    """At most ``limit`` images, drawn evenly; a class that would be missed keeps one of its images."""
     if len(data.labels) <= limit:
         return data
-    chosen = np.sort(np.random.default_rng(seed).choice(len(data.labels), limit, replace=False))
+    order = np.random.default_rng(setup.seed).permutation(len(data.labels))
+    first_of_class = np.unique(data.labels[order], return_index=True)[1]
+    position = np.arange(len(order))
+    position[first_of_class] -= len(order)  # the first image of each class comes before all others
+    chosen = np.sort(order[np.argsort(position, kind="stable")[:limit]])
     return replace(data, images=data.images[chosen], labels=data.labels[chosen])

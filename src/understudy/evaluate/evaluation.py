@@ -1,13 +1,14 @@
 """All figures of a set of generated images in one call: checks first, then FID, Inception score, downstream accuracy.
 
 Privacy: every figure here is computed with real data without noise. No certificate covers it, so each one carries the
-stamp ``not private: do not publish`` unless the caller declares the real data to be public.
+stamp ``not private: do not publish`` unless the caller declares the real data to be public. The same holds for what is
+kept in the cache, where the caller names one: see ``private_cache``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from understudy.devices import choose_device, describe_device
 from understudy.errors import InputError
+from understudy.evaluate.calibration import ratio, reference_accuracies, summarise
 from understudy.evaluate.checks import (
     Images,
     Labels,
@@ -23,12 +25,14 @@ from understudy.evaluate.checks import (
     check_labels,
     check_same_shape,
 )
-from understudy.evaluate.classifiers import CLASSIFIERS, ClassifierSetup
-from understudy.evaluate.cnn import CnnConfig, TrainedCnn, train_cnn
-from understudy.evaluate.downstream import LabelledImages, downstream_accuracy
+from understudy.evaluate.classifiers import CLASSIFIERS, FAST_EPOCHS, ClassifierSetup, check_installed
+from understudy.evaluate.cnn import CnnConfig, TrainedCnn
+from understudy.evaluate.downstream import LabelledImages
 from understudy.evaluate.fid import FidConfig, LenetFeatures, check_counts, fid
 from understudy.evaluate.inception import InceptionFeatures, Precision
-from understudy.evaluate.inception_score import score_images, scorer_config
+from understudy.evaluate.inception_score import score_images, scorer_config, trained_scorer
+from understudy.evaluate.parallel import Crew, downstream_accuracies
+from understudy.evaluate.private_cache import check_folder
 from understudy.evaluate.weights import find_weights
 
 STAMP = "not private: do not publish"
@@ -48,6 +52,20 @@ class EvaluationConfig:
     fid: FidConfig = field(default_factory=FidConfig)
     real_data_private: bool = True
     seed: int = 0
+    fast: bool = False  # classifiers train on fewer images and for fewer epochs; the result says what was left out
+    cache: Path | None = None  # folder for what follows from the real data alone; private like the data
+    crew: Crew = field(default_factory=Crew)  # who trains the downstream classifiers
+
+    @property
+    def cnn(self) -> CnnConfig:
+        """The downstream CNN."""
+        config = CnnConfig(device=self.device, seed=self.seed)
+        return replace(config, epochs=FAST_EPOCHS) if self.fast else config
+
+    @property
+    def scorer(self) -> CnnConfig:
+        """The classifier behind the Inception score and ``fid[lenet]``."""
+        return scorer_config(self.device, self.seed, self.fast)
 
 
 @dataclass(frozen=True)
@@ -58,6 +76,7 @@ class Evaluation:
     samples: int
     device: str
     private: bool
+    left_out: tuple[str, ...] = ()  # what the fast mode did not do
 
     def value(self, name: str) -> float | None:
         """The figure called ``name``, or None where it was not measured."""
@@ -69,9 +88,12 @@ class Evaluation:
             "fid": self.value("fid"),
             "inception_score": self.value("is"),
             "cnn_accuracy": self.value("cnn"),
+            "average_accuracy": self.value("average_accuracy"),
+            "calibrated_accuracy": self.value("calibrated_accuracy"),
             "samples": self.samples,
             "device": self.device,
             "stamp": STAMP if self.private else None,
+            "left_out": list(self.left_out),
             "figures": [dict(figure) for figure in self.figures],
         }
 
@@ -87,7 +109,8 @@ def evaluate(
     """Score generated images against real ones.
 
     ``metrics`` are names out of ``fid``, ``fid[lenet]``, ``is``, the registered classifiers, and ``downstream`` for all
-    of these classifiers. All inputs and the weights are checked before the first figure is computed.
+    of these classifiers with their average and their calibrated accuracy, for which they are trained on the real data
+    too. All inputs and the weights are checked before the first figure is computed.
 
     Privacy: reads the real data without noise; see the module's note on the stamp.
     """
@@ -95,8 +118,12 @@ def evaluate(
     names = expand_metrics(metrics)
     run = _prepare(images, labels, (LabelledImages(*real_train), LabelledImages(*real_test)), names, config)
     stamp = STAMP if config.real_data_private else None
-    figures = tuple({**run.figure(name), "stamp": stamp} for name in names)
-    return Evaluation(figures, len(images), describe_device(choose_device(config.device)), config.real_data_private)
+    found = {name: run.figure(name) for name in names if name not in CLASSIFIERS}
+    found |= run.downstream([name for name in names if name in CLASSIFIERS], calibrate="downstream" in metrics)
+    order = [*names, *(name for name in found if name not in names)]
+    figures = tuple({**found[name], "stamp": stamp} for name in order)
+    device = describe_device(choose_device(config.device))
+    return Evaluation(figures, len(images), device, config.real_data_private, _left_out(figures, config))
 
 
 def expand_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
@@ -129,27 +156,56 @@ class _Run:
         """One metric as plain data."""
         images, reference = self.generated.images, self.real_test.images
         if name == "fid" and self.inception is not None:
-            return fid(images, reference, self.inception, self.config.fid).as_dict()
+            return fid(images, reference, self.inception, self._fid_config()).as_dict()
         if name == "fid[lenet]":
-            return fid(images, reference, LenetFeatures(self.classifier()), self.config.fid).as_dict()
-        if name == "is":
-            classifier = self.classifier()
-            accuracy = float(np.mean(classifier.predict(reference) == self.real_test.labels))
-            return score_images(images, classifier, accuracy).as_dict()
-        cnn = CnnConfig(device=self.config.device, seed=self.config.seed)
-        setup = ClassifierSetup(self.classes, self.config.seed, cnn)
-        return downstream_accuracy(name, self.generated, self.real_test, setup).as_dict()
+            return fid(images, reference, LenetFeatures(self.classifier()), self._fid_config()).as_dict()
+        classifier = self.classifier()
+        accuracy = float(np.mean(classifier.predict(reference) == self.real_test.labels))
+        return score_images(images, classifier, accuracy).as_dict()
+
+    def downstream(self, names: list[str], calibrate: bool) -> dict[str, dict[str, Any]]:
+        """The accuracy of each classifier, beside the one after training on real data and their averages if asked."""
+        if not names:
+            return {}
+        config = self.config
+        setup = ClassifierSetup(self.classes, config.seed, config.cnn, fast=config.fast)
+        results = downstream_accuracies(names, self.generated, self.real_test, setup, config.crew)
+        figures = {name: result.as_dict() for name, result in results.items()}
+        if not calibrate:
+            return figures
+        real = (self.real_train, self.real_test)
+        reference = reference_accuracies(names, real, setup, config.crew, config.cache)
+        for name, figure in figures.items():
+            figure |= {"real_accuracy": reference[name], "calibrated": ratio(figure["value"], reference[name])}
+        summary = summarise(results, reference)
+        return figures | {figure["name"]: figure for figure in summary.figures()}
 
     def classifier(self) -> TrainedCnn:
         """The classifier trained on the real training set, trained at most once."""
         if self.real_classifier is None:
-            train, cnn = self.real_train, _scorer(self.config)
-            self.real_classifier = train_cnn(train.images, train.labels, self.classes, cnn)
+            self.real_classifier = trained_scorer(self.real_train, self.classes, self.config.scorer, self.config.cache)
         return self.real_classifier
 
+    def _fid_config(self) -> FidConfig:
+        return replace(self.config.fid, statistics_cache=self.config.fid.statistics_cache or self.config.cache)
 
-def _scorer(config: EvaluationConfig) -> CnnConfig:
-    return scorer_config(config.device, config.seed)
+
+def _left_out(figures: tuple[dict[str, Any], ...], config: EvaluationConfig) -> tuple[str, ...]:
+    """What the fast mode did not do, in words."""
+    if not config.fast:
+        return ()
+    left_out = []
+    cut = [figure for figure in figures if figure.get("trained_on", 0) < figure.get("offered", 0)]
+    if cut:
+        most = max(figure["trained_on"] for figure in cut)
+        left_out.append(f"{len(cut)} classifiers trained on {most} of {cut[0]['offered']} images")
+    names = {figure["name"] for figure in figures}
+    if "cnn" in names:
+        left_out.append(f"the CNN ran {config.cnn.epochs} epochs instead of {replace(config, fast=False).cnn.epochs}")
+    if names & {"is", "fid[lenet]"}:
+        full = replace(config, fast=False).scorer.epochs
+        left_out.append(f"the classifier behind is and fid[lenet] ran {config.scorer.epochs} epochs instead of {full}")
+    return tuple(left_out)
 
 
 def _prepare(
@@ -170,8 +226,12 @@ def _prepare(
     generated = LabelledImages(images, _generated_labels(labels, len(images), classes, names))
     run = _Run(generated, train, test, classes, config)
     device = choose_device(config.device)
+    for name in names:
+        check_installed(name)
+    if config.cache is not None:
+        check_folder(config.cache)
     if "fid[lenet]" in names:
-        check_counts(len(images), len(test.images), _scorer(config).hidden, config.fid.allow_few)
+        check_counts(len(images), len(test.images), config.scorer.hidden, config.fid.allow_few)
     if "fid" in names:
         check_counts(len(images), len(test.images), InceptionFeatures.dimensions, config.fid.allow_few)
         run.inception = InceptionFeatures(find_weights(config.weights), device, config.precision)

@@ -5,14 +5,12 @@ of a small classifier trained on the real data is offered as ``fid[lenet]``: of 
 to compare with published figures.
 
 Privacy: the figure and the statistics of the reference set are computed from real data without noise. They are not
-covered by any guarantee; the statistics are kept on disk only in a folder that the caller names.
+covered by any guarantee; the statistics are kept on disk only in a folder that the caller names (``private_cache``).
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
+import io
 import time
 import warnings
 import zipfile
@@ -29,6 +27,7 @@ from understudy.evaluate.checks import Images, check_images, check_same_shape
 from understudy.evaluate.cnn import PREDICTION_BATCH, TrainedCnn
 from understudy.evaluate.frechet import FeatureStatistics, StreamingStatistics, frechet_distance
 from understudy.evaluate.inception import InceptionFeatures
+from understudy.evaluate.private_cache import content_hash, keep
 
 PUBLISHED_SAMPLES, PUBLISHED_REFERENCE = 60_000, 10_000
 
@@ -115,7 +114,7 @@ def reference_statistics(images: Images, network: FeatureNetwork, cache: Path | 
     """As :func:`feature_statistics`, kept in the folder ``cache`` under the hash of the images and of the network."""
     if cache is None or not network.key:
         return feature_statistics(images, network)
-    path = Path(cache) / f"statistics-{_content_hash(images, network.key)}.npz"
+    path = Path(cache) / f"statistics-{content_hash(f'frechet-1|{network.key}', images)}.npz"
     statistics = _load(path, network.dimensions)
     if statistics is None:
         statistics = feature_statistics(images, network)
@@ -146,12 +145,6 @@ def _notes(samples: int, reference: int, dimensions: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _content_hash(images: Images, network_key: str) -> str:
-    digest = hashlib.sha256(f"frechet-1|{network_key}|{images.shape}|".encode())
-    digest.update(np.ascontiguousarray(images).data)
-    return digest.hexdigest()
-
-
 def _load(path: Path, dimensions: int) -> FeatureStatistics | None:
     """Kept statistics, or None where there are none or the file is damaged."""
     try:
@@ -164,13 +157,6 @@ def _load(path: Path, dimensions: int) -> FeatureStatistics | None:
 
 
 def _save(path: Path, statistics: FeatureStatistics) -> None:
-    """Write the file in one move, readable by its owner only."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npz.tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            np.savez(file, count=statistics.count, mean=statistics.mean, covariance=statistics.covariance)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    buffer = io.BytesIO()
+    np.savez(buffer, count=statistics.count, mean=statistics.mean, covariance=statistics.covariance)
+    keep(path, buffer.getvalue())

