@@ -166,8 +166,8 @@ def _mlp(setup: ClassifierSetup) -> Classifier:
 def _adaboost(setup: ClassifierSetup) -> Classifier:
     from sklearn.ensemble import AdaBoostClassifier
 
-    estimator = AdaBoostClassifier(n_estimators=200, random_state=setup.seed)
-    return FlatClassifier(estimator, "scikit-learn, 200 stumps (SAMME)")
+    estimator = AdaBoostClassifier(n_estimators=150, random_state=setup.seed)
+    return FlatClassifier(estimator, "scikit-learn, 150 stumps (SAMME)")
 
 
 def _bagging(setup: ClassifierSetup) -> Classifier:
