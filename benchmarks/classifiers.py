@@ -86,6 +86,7 @@ def main() -> int:
         "within_tolerance": all(each["within_tolerance"] for each in rows),
         "tolerance": TOLERANCE,
         "seconds": round(seconds, 1),
+        "cpu_seconds": round(sum(each["cpu_seconds"] or 0 for each in rows), 1),
         "memory_mb": max(each["memory_mb"] or 0 for each in rows),
         "workers": options.workers,
         "device": f"{cores()} CPU cores, {platform.machine()}" if options.device == "cpu" else options.device,
@@ -115,6 +116,7 @@ def row(result: DownstreamResult, published: float) -> dict[str, Any]:
         "within_tolerance": abs(result.accuracy - published) <= TOLERANCE,
         "trained_on": result.trained_on,
         "seconds": round(result.seconds, 1),
+        "cpu_seconds": None if result.cpu_seconds is None else round(result.cpu_seconds, 1),
         "memory_mb": result.memory_mb,
         "settings": result.settings,
     }

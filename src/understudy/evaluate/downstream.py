@@ -49,6 +49,7 @@ class DownstreamResult:
     offered: int  # training images there were; more than trained_on where the classifier's limit applied
     tested_on: int
     settings: str
+    cpu_seconds: float | None = None  # of the processor, over all cores: what a busy machine does not stretch
     note: str | None = None  # set where it could not learn from the images
     memory_mb: int | None = None  # most memory its process held; None where it shared the caller's process
 
@@ -80,13 +81,13 @@ def downstream_accuracy(
     check_same_shape(train.images, test.images, "training images", "test images")
     chosen = subsample(train, entry.most_images(setup.fast), setup)
     check_every_class(chosen.labels, setup.classes, "training labels")
-    started = time.perf_counter()
+    started, worked = time.perf_counter(), time.process_time()
     classifier = entry.build(setup)
     classifier.fit(chosen.images, chosen.labels)
     accuracy = float(np.mean(classifier.predict(test.images) == test.labels))
-    seconds = time.perf_counter() - started
+    seconds, work = time.perf_counter() - started, time.process_time() - worked
     counts = (len(chosen.labels), len(train.labels), len(test.labels))
-    return DownstreamResult(name, accuracy, seconds, *counts, settings=classifier.settings, note=classifier.note)
+    return DownstreamResult(name, accuracy, seconds, *counts, classifier.settings, work, classifier.note)
 
 
 def subsample(data: LabelledImages, limit: int, setup: ClassifierSetup) -> LabelledImages:
