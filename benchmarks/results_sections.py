@@ -34,7 +34,8 @@ def origin(row: Row) -> str:
     short = commit[:7] if len(commit) >= 40 else commit
     dirty = " with changes" if commit.endswith("-dirty") else ""
     machine = row.get("device") or "machine not recorded"
-    return f"`{row.get('command') or 'command not recorded'}`, commit {short}{dirty}, {machine}"
+    command = " ".join(str(row.get("command") or "command not recorded").replace("\\\n", " ").split())
+    return f"`{command}`, commit {short}{dirty}, {machine}"
 
 
 def checks_passed(checks: dict[str, Row]) -> bool:
@@ -65,21 +66,25 @@ def classifiers_section(files: dict[str, Row]) -> str:
     """Accuracy by classifier, beside what the paper has for the same."""
     parts = ["Trained on what the title says, scored on the real test images.\n"]
     for stem, row in files.items():
-        listed = row["classifiers"]
-        lines = [{"name": name, **one} for name, one in listed.items()] if isinstance(listed, dict) else listed
         rows = [
             (
-                str(line["name"]).replace("_", " "),
+                str(line["classifier"]).replace("_", " "),
                 share(line.get("accuracy")),
                 share(line.get("published"), "-"),
                 value(line.get("seconds"), absent="-"),
+                value(line.get("memory_mb"), 0, absent="-"),
+                str(line.get("settings", "-")),
             )
-            for line in lines
+            for line in row["classifiers"]
         ]
-        if row.get("average") is not None:
-            rows.append(("average", share(row["average"]), share(row.get("published_average"), "-"), "-"))
-        title = f"**{row.get('dataset', stem)}, {row.get('trained_on', 'real images')}**: {origin(row)}\n"
-        parts += [title, table(("classifier", "accuracy", "published", "seconds"), rows)]
+        if row.get("average_accuracy") is not None:
+            average = (share(row["average_accuracy"]), share(row.get("published_average"), "-"))
+            rows.append(("average", *average, value(row.get("seconds"), absent="-"), "-", "-"))
+        fast = ", fast mode" if row.get("fast") else ""
+        title = (
+            f"**{row.get('dataset', stem)}, trained on {row.get('trained_on', 'real data')}{fast}**: {origin(row)}\n"
+        )
+        parts += [title, table(("classifier", "accuracy", "published", "seconds", "MB", "settings"), rows)]
     return "\n".join(parts)
 
 
@@ -93,7 +98,7 @@ def curve_section(files: dict[str, Row]) -> str:
             (
                 str(point["method"]),
                 *(str(point["values"].get(key, "-")) for key in keys),
-                f"{point['epsilon']:g}",
+                "-" if point["epsilon"] is None else f"{point['epsilon']:g}",
                 *(_metric(name, point["figures"].get(name)) for name in metrics),
             )
             for point in row["points"]
@@ -104,7 +109,7 @@ def curve_section(files: dict[str, Row]) -> str:
 
 
 def _metric(name: str, number: float | None) -> str:
-    return value(number, 2) if name.startswith(("fid", "is")) else share(number)
+    return value(number, 2) if name in ("fid", "fid[lenet]", "is") else share(number)
 
 
 def speed_section(files: dict[str, Row]) -> str:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 _TOLERANCE = 1.01  # a certificate rounds its epsilon up
 
@@ -50,5 +51,5 @@ def comparable_rows(dataset: str, epsilon: float) -> list[PublishedRow]:
     ]
 
 
-def _content() -> dict[str, object]:
+def _content() -> Any:
     return json.loads(files("understudy.report").joinpath("published.json").read_text(encoding="utf-8"))

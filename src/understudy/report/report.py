@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,45 +12,48 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from understudy.data.dataset import ImageDataset
 from understudy.errors import InputError
 from understudy.files import write_text
-from understudy.release import meaning
-from understudy.release.grid import png, tile
 from understudy.release.verify import DOES_NOT_PROVE, PROVES
-from understudy.report import charts
+from understudy.report import charts, pictures
+from understudy.report.neighbours import check_neighbours
 from understudy.report.subjects import Subject, read_subject
+from understudy.report.sweeps import is_sweep, sweep_view
+from understudy.report.views import STAMP, View, build_view
 
-_CURVE = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # shares of epsilon
-_STAMP = "not private: do not publish"
-_TITLES = {
-    "fid": "Fréchet Inception distance (lower is better)",
-    "is": "Inception score (higher is better)",
-    "fid[lenet]": "Fréchet distance of LeNet features (lower is better)",
-}
+_COMPARED_COLUMNS = 5
 
 
-def write_report(paths: Sequence[Path | str], destination: Path | str) -> Path:
-    """Write the report about ``paths`` (run or release folders) to one HTML file.
+@dataclass(frozen=True)
+class ReportOptions:
+    """What goes onto the page: real data for the nearest-neighbour check, or nothing that is private."""
 
-    Privacy: all of it follows from releases and public progress, except the figures of ``evaluation.json``, which were
-    computed with private data; they are stamped, and so is the page.
+    train_data: ImageDataset | None = None
+    test_data: ImageDataset | None = None
+    public: bool = False
+
+
+def write_report(paths: Sequence[Path | str], destination: Path | str, options: ReportOptions | None = None) -> Path:
+    """Write the report about ``paths`` (folders of runs, releases or curves) to one HTML file.
+
+    Privacy: releases and public progress may be shown. Evaluation figures, curves, diagnostics and nearest neighbours
+    were computed with private data: their sections are stamped, and so is the page; ``public`` leaves them out.
     """
-    target = Path(destination)
+    options, target = options or ReportOptions(), Path(destination)
     if not paths:
         raise InputError("report: no run or release was named; pass at least one folder")
     if target.is_dir():
         raise InputError(f"report: {target} is a folder; name a file such as {target / 'report.html'}")
-    views = [_view(read_subject(path)) for path in paths]
-    environment = Environment(
-        loader=PackageLoader("understudy.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    page = environment.get_template("page.html.j2").render(
-        views=views,
-        stamp=_STAMP if any(view["quality"] and view["quality"]["stamp"] for view in views) else None,
-        created=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
-        proves=PROVES,
-        does_not_prove=DOES_NOT_PROVE,
-    )
+    if options.public and options.train_data is not None:
+        raise InputError("report: nearest neighbours show real records, so they have no place on a public page")
+    sweeps = [path for path in paths if is_sweep(Path(path))]
+    if options.public and sweeps:
+        raise InputError(f"report: {sweeps[0]} is a curve, whose figures are not private; leave it or --public out")
+    subjects = [_read(path, options) for path in paths if path not in sweeps]
+    views = [build_view(subject, number) for number, subject in enumerate(subjects, start=1)]
+    curves = [sweep_view(Path(path), number) for number, path in enumerate(sweeps, start=1)]
+    page = _render(views, curves)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -59,107 +62,68 @@ def write_report(paths: Sequence[Path | str], destination: Path | str) -> Path:
     return target
 
 
-def _view(subject: Subject) -> dict[str, Any]:
-    """One subject as plain values for the page."""
+def _read(path: Path | str, options: ReportOptions) -> Subject:
+    subject = read_subject(path, options.public)
+    if options.train_data is None or subject.release is None:
+        return subject
+    return replace(subject, neighbours=check_neighbours(subject.release, options.train_data, options.test_data))
+
+
+def _render(views: Sequence[View], curves: Sequence[dict[str, Any]]) -> str:
+    environment = Environment(
+        loader=PackageLoader("understudy.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    private = any(view.values["private"] for view in views) or any(curve["stamp"] for curve in curves)
+    return environment.get_template("page.html.j2").render(
+        views=[view.values for view in views],
+        curves=curves,
+        title=_title(views, curves),
+        comparison=_comparison(views) if len(views) > 1 else None,
+        stamp=STAMP if private else None,
+        shows_records=any(view.values["neighbours"] for view in views),
+        created=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
+        proves=PROVES,
+        does_not_prove=DOES_NOT_PROVE,
+    )
+
+
+def _title(views: Sequence[View], curves: Sequence[dict[str, Any]]) -> str:
+    names = [view.subject.name for view in views] + [curve["name"] for curve in curves]
+    return names[0] if len(names) == 1 else f"{len(names)} generators compared" if not curves else ", ".join(names)
+
+
+def _comparison(views: Sequence[View]) -> dict[str, Any]:
+    """All subjects side by side: a column each."""
+    lines = (
+        ("method", [view.subject.method for view in views]),
+        ("epsilon", [_of(view, "guarantee", "epsilon") for view in views]),
+        ("delta", [_of(view, "guarantee", "delta") for view in views]),
+        ("best attack is right, at most", [_of(view, "guarantee", "accuracy") for view in views]),
+        ("members found at 1 false alarm in 1,000, at most", [_of(view, "guarantee", "found") for view in views]),
+        ("steps", [_of(view, "training", "steps") for view in views]),
+        ("seconds", [_of(view, "training", "seconds") for view in views]),
+    )
+    figures = (("FID ↓", "fid"), ("Inception score ↑", "is"), ("CNN accuracy ↑", "cnn"))
+    qualities = [view.values["quality"] for view in views]
+    measured = [(title, [quality and quality["figures"][key] for quality in qualities]) for title, key in figures]
+    bounds = [(view.subject.name, view.bound) for view in views if view.bound is not None]
     return {
-        "name": subject.name,
-        "problem": subject.problem,
-        "state": _state(subject),
-        "facts": _facts(subject),
-        "rows": [(label, _picture(tile(images[np.newaxis]))) for label, images in subject.rows],
-        "guarantee": _guarantee(subject),
-        "checks": subject.verification.checks if subject.verification else (),
-        "budget": _budget(subject),
-        "quality": _quality(subject.evaluation),
-        "command": (subject.run or {}).get("command"),
-        "certificate": subject.release.certificate if subject.release else None,
-        "events": [meaning.event_in_words(event) for event in subject.release.certificate.events]
-        if subject.release
-        else [],
+        "names": [view.subject.name for view in views],
+        "states": [view.values["state"] for view in views],
+        "pictures": [_samples(view.subject) for view in views],
+        "lines": [(title, values) for title, values in lines if any(values)],
+        "figures": [(title, values) for title, values in measured if any(values)],
+        "stamp": STAMP if any(quality and quality["stamp"] for quality in qualities) else None,
+        "chart": Markup(charts.attack_chart(bounds, "comparison")) if len(bounds) > 1 else None,
     }
 
 
-def _state(subject: Subject) -> str:
-    if subject.verification is None:
-        return "not released yet"
-    return "verified" if subject.verification.passed else "not verified"
+def _of(view: View, section: str, key: str) -> str | None:
+    values = view.values[section]
+    return None if values is None else str(values[key])
 
 
-def _facts(subject: Subject) -> list[str]:
-    """The short line below the title."""
-    if subject.release is None:
-        return [str(subject.run["method"])] if subject.run and "method" in subject.run else []
-    domain = subject.release.domain
-    channels, height, width = domain.shape
-    return [
-        subject.release.method,
-        f"{height}x{width} {'grey' if channels == 1 else 'RGB'}",
-        f"{domain.classes} classes" if domain.labelled else "no classes",
-        f"about {domain.nominal_records:,} records (declared)",
-    ]
-
-
-def _guarantee(subject: Subject) -> dict[str, Any] | None:
-    """The headline guarantee with what an attacker can gain from it."""
-    if subject.release is None:
-        return None
-    headline = subject.release.certificate.headline
-    epsilon, factor = headline.epsilon, meaning.odds_factor(headline.epsilon)
-    bound = meaning.attack_bound(subject.release.certificate, [share * epsilon for share in _CURVE])
-    return {
-        "epsilon": meaning.round_up(epsilon, 2),
-        "delta": f"{headline.delta:g}",
-        "unit": headline.unit,
-        "adjacency": headline.adjacency,
-        "viewer": headline.viewer,
-        "sentences": meaning.in_words(headline, bound),
-        "odds": f"{float(meaning.round_up(factor, 1)):,.6g}" if factor < 1e6 else f"{factor:.0e}",
-        "accuracy": meaning.percent(bound.accuracy()),
-        "advantage": meaning.percent(bound.advantage()),
-        "found": meaning.percent(bound.true_positive_rate(0.001)),
-        "chart": Markup(charts.attack_chart(bound)),
-    }
-
-
-def _events(subject: Subject) -> list[str]:
-    return [meaning.event_in_words(event) for event in subject.release.certificate.events] if subject.release else []
-
-
-def _budget(subject: Subject) -> dict[str, Any] | None:
-    """What was spent over time, with one public value beside it."""
-    if not subject.progress:
-        return None
-    budget = (subject.run or {}).get("budget") or {}
-    allowed = budget.get("epsilon") if isinstance(budget, Mapping) else None
-    drawings = [charts.budget_chart(subject.progress, float(allowed) if isinstance(allowed, (int, float)) else None)]
-    others = [name for name in subject.progress[-1] if name not in ("step", "seconds", "epsilon_spent")]
-    drawings += [charts.value_chart(subject.progress, name) for name in others[:1]]
-    return {
-        "charts": [Markup(drawing) for drawing in drawings if drawing],
-        "steps": f"{int(subject.progress[-1]['step']):,}",
-        "seconds": f"{subject.progress[-1].get('seconds', 0.0):,.0f}",
-    }
-
-
-def _quality(evaluation: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Figures of an evaluation: accuracies as bars, everything else as numbers."""
-    if evaluation is None:
-        return None
-    listed = [figure for figure in evaluation.get("figures", []) if isinstance(figure, Mapping) and "name" in figure]
-    figures = [figure for figure in listed if isinstance(figure.get("value"), (int, float))]
-    bars = [
-        {"name": str(figure["name"]), "share": float(figure["value"]), "tested": figure.get("tested_on")}
-        for figure in figures
-        if "accuracy" in figure
-    ]
-    numbers = [
-        {"name": _TITLES.get(str(figure["name"]), str(figure["name"])), "value": f"{float(figure['value']):.4g}"}
-        for figure in figures
-        if "accuracy" not in figure
-    ]
-    samples = evaluation.get("samples")
-    return {"bars": bars, "numbers": numbers, "samples": samples, "stamp": evaluation.get("stamp", _STAMP)}
-
-
-def _picture(pixels: np.ndarray[Any, Any]) -> str:
-    return "data:image/png;base64," + base64.b64encode(png(pixels)).decode("ascii")
+def _samples(subject: Subject) -> str | None:
+    """The first images of every class in one picture."""
+    rows = [np.asarray(images[:_COMPARED_COLUMNS]) for _, images in subject.rows]
+    return pictures.grid(rows) if rows else None

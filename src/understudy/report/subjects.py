@@ -1,4 +1,4 @@
-"""What a report is about: a run or a release, read from its folder: public files and, if there, evaluation.json."""
+"""What a report is about: a run or a release, read from its folder: public files and, unless left out, private ones."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
+from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.privacy.certificate import read_json
 from understudy.release.folders import find_release
 from understudy.release.grid import class_rows
 from understudy.release.release import Release, load
 from understudy.release.verify import Verification, verify
+from understudy.report.neighbours import NeighbourCheck
 
 _MOST_LINES = 100_000
+_MOST_POINTS = 2000  # of a line in a chart
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One run or release; what is not there is None or empty."""
+    """One run or release; what is not there, or was left out, is None or empty."""
 
     name: str
     release: Release | None = None
@@ -33,32 +37,84 @@ class Subject:
     rows: list[tuple[str | None, NDArray[np.uint8]]] = field(default_factory=list)
     run: Mapping[str, Any] | None = None
     progress: list[dict[str, float]] = field(default_factory=list)
-    evaluation: Mapping[str, Any] | None = None
+    evaluation: Mapping[str, Any] | None = None  # computed with private data
+    diagnostics: list[dict[str, float]] = field(default_factory=list)  # private
+    neighbours: NeighbourCheck | None = None  # private
+
+    @property
+    def method(self) -> str | None:
+        """The name of the method."""
+        if self.release is not None:
+            return self.release.method
+        return str(self.run["method"]) if self.run and "method" in self.run else None
+
+    @property
+    def domain(self) -> Domain | None:
+        """The declared domain, as far as it is known."""
+        if self.release is not None:
+            return self.release.domain
+        try:
+            return Domain.model_validate((self.run or {})["domain"])
+        except (KeyError, ValidationError):
+            return None
+
+    @property
+    def data(self) -> str | None:
+        """The name of the data of a run."""
+        name = (self.run or {}).get("data")
+        return name if isinstance(name, str) else None
 
 
-def read_subject(path: Path | str) -> Subject:
-    """Everything a report shows of one folder; a run that has released nothing yet is shown as such."""
+def read_subject(path: Path | str, public: bool = False) -> Subject:
+    """Everything a report shows of one folder; a run that has released nothing yet is shown as such.
+
+    Privacy: with ``public`` nothing is read that was computed with private data and not sanitized.
+    """
     folder = Path(path)
     is_run = (folder / "run.json").is_file()
     if is_run and not (folder / "release").is_dir():
-        return Subject(_name(folder), run=_object(folder / "run.json", "run"), progress=_progress(folder))
+        return Subject(
+            name=name_of(folder),
+            run=_object(folder / "run.json", "run"),
+            progress=read_points(folder / "progress.jsonl"),
+            diagnostics=[] if public else read_points(folder / "private" / "diagnostics.jsonl"),
+        )
     place = find_release(folder)
     release, problem = _load(place)
     return Subject(
-        name=_name(folder),
+        name=name_of(folder),
         release=release,
         verification=verify(place),
         problem=problem,
         rows=[] if release is None else class_rows(release),
         run=_object(folder / "run.json", "run") if is_run else None,
-        progress=_progress(folder),
-        evaluation=_object(folder / "evaluation.json", "evaluation"),
+        progress=read_points(folder / "progress.jsonl") if is_run else [],
+        evaluation=_object(folder / "evaluation.json", "evaluation") if is_run and not public else None,
+        diagnostics=read_points(folder / "private" / "diagnostics.jsonl") if is_run and not public else [],
     )
 
 
-def _name(folder: Path) -> str:
+def name_of(folder: Path) -> str:
+    """The name under which a folder is shown."""
     place = folder.resolve()
     return f"{place.parent.name}/{place.name}" if place.name in ("run", "release") else place.name
+
+
+def read_points(path: Path) -> list[dict[str, float]]:
+    """Values over the steps of a run; a line torn by a crash is skipped, and of very many lines a part is kept."""
+    if not path.is_file():
+        return []
+    points = []
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for _, line in zip(range(_MOST_LINES), file, strict=False):
+            try:
+                point = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(point, dict):
+                points.append({str(key): float(value) for key, value in point.items() if _is_number(value)})
+    points = [point for point in points if "step" in point]
+    return points[:: max(1, len(points) // _MOST_POINTS)] + points[-1:]
 
 
 def _load(place: Path) -> tuple[Release | None, str | None]:
@@ -77,22 +133,5 @@ def _object(path: Path, what: str) -> Mapping[str, Any] | None:
     return raw
 
 
-def _progress(folder: Path) -> list[dict[str, float]]:
-    """The public values over time; a line torn by a crash is skipped."""
-    path = folder / "progress.jsonl"
-    if not path.is_file():
-        return []
-    points = []
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for _, line in zip(range(_MOST_LINES), file, strict=False):
-            try:
-                point = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(point, dict):
-                points.append({str(key): float(value) for key, value in point.items() if _is_number(value)})
-    return [point for point in points if "step" in point]
-
-
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

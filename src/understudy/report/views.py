@@ -1,0 +1,290 @@
+"""Subjects as plain values for the page: what each section says, with a stamp on whatever came from private data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from understudy.privacy.certificate import Certificate
+from understudy.release import meaning
+from understudy.report import charts, pictures
+from understudy.report.published import comparable_rows, published_note
+from understudy.report.reproduce import train_command
+from understudy.report.subjects import Subject
+
+STAMP = "not private: do not publish"
+NOTHING = "\u2013"
+_SHARES = tuple((step / 24) ** 1.5 for step in range(24))  # of epsilon; dense where the bound bends
+_FALSE_ALARMS = (10, 100, 1000, 10_000)  # one outsider in so many is accused by mistake
+_TITLES = {
+    "fid": "FID",
+    "is": "Inception score",
+    "fid[lenet]": "Fréchet distance of LeNet features",
+    "cnn": "CNN",
+    "mlp": "MLP",
+}
+_MOST_PANELS = 4
+
+
+@dataclass(frozen=True)
+class View:
+    """One subject, ready to be shown."""
+
+    subject: Subject
+    bound: meaning.AttackBound | None
+    values: dict[str, Any]
+
+
+def build_view(subject: Subject, number: int) -> View:
+    """The sections about one subject; ``number`` keeps its charts apart from those of others."""
+    certificate = subject.release.certificate if subject.release else None
+    bound = _bound(certificate) if certificate and certificate.guarantees else None
+    quality = _quality(subject)
+    values = {
+        "name": subject.name,
+        "problem": subject.problem,
+        "state": _state(subject),
+        "facts": _facts(subject),
+        "rows": [(label, pictures.strip(images)) for label, images in subject.rows],
+        "guarantee": _guarantee(certificate, bound, f"attack-{number}") if certificate and bound else None,
+        "checks": subject.verification.checks if subject.verification else (),
+        "training": _training(subject, f"training-{number}"),
+        "diagnostics": _diagnostics(subject, f"diagnostics-{number}"),
+        "quality": quality,
+        "neighbours": _neighbours(subject, f"neighbours-{number}"),
+        "command": _command(subject),
+        "certificate": certificate,
+        "not_private": certificate.not_private if certificate else None,
+        "events": [meaning.event_in_words(event) for event in certificate.events] if certificate else [],
+    }
+    stamped = [values["diagnostics"], values["neighbours"], values["not_private"], quality and quality["stamp"]]
+    return View(subject, bound, {**values, "private": any(part is not None for part in stamped)})
+
+
+def _bound(certificate: Certificate) -> meaning.AttackBound:
+    return meaning.attack_bound(certificate, [share * certificate.headline.epsilon for share in _SHARES])
+
+
+def _state(subject: Subject) -> str:
+    if subject.verification is None:
+        return "not released yet"
+    if subject.release is not None and subject.release.certificate.not_private:
+        return "not private"
+    return "verified" if subject.verification.passed else "not verified"
+
+
+def _facts(subject: Subject) -> list[str]:
+    """The short line below the title."""
+    facts = [subject.method] if subject.method else []
+    if subject.domain is None:
+        return facts
+    channels, height, width = subject.domain.shape
+    return [
+        *facts,
+        f"{height} x {width} {'grey' if channels == 1 else 'RGB'}",
+        f"{subject.domain.classes} classes" if subject.domain.labelled else "no classes",
+        f"about {subject.domain.nominal_records:,} records",
+    ]
+
+
+def _guarantee(certificate: Certificate, bound: meaning.AttackBound, salt: str) -> dict[str, Any]:
+    """The headline guarantee with what an attacker can gain from it."""
+    headline = certificate.headline
+    factor = meaning.odds_factor(headline.epsilon)
+    return {
+        "epsilon": meaning.round_up(headline.epsilon, 2),
+        "delta": f"{headline.delta:g}",
+        "unit": headline.unit,
+        "adjacency": headline.adjacency,
+        "viewer": headline.viewer,
+        "sentences": meaning.in_words(headline, bound),
+        "odds": f"{float(meaning.round_up(factor, 1)):,.6g}" if factor < 1e6 else f"{factor:.0e}",
+        "accuracy": meaning.percent(bound.accuracy()),
+        "advantage": meaning.percent(bound.advantage()),
+        "found": meaning.percent(bound.true_positive_rate(0.001)),
+        "attacks": [_attack(bound, one_in) for one_in in _FALSE_ALARMS],
+        "chart": Markup(charts.attack_chart([("no attack does better", bound)], salt)),
+    }
+
+
+def _attack(bound: meaning.AttackBound, one_in: int) -> dict[str, str]:
+    """The best test that accuses at most one outsider in so many: what it finds, and what its accusation is worth."""
+    rate = 1 / one_in
+    found = bound.true_positive_rate(rate)
+    return {
+        "false_alarms": f"1 in {one_in:,}",
+        "found": meaning.percent(found),
+        "odds": f"{float(meaning.round_up(found / rate, 1)):,.6g} : 1",
+        "certainty": meaning.percent(found / (found + rate)),
+    }
+
+
+def _training(subject: Subject, salt: str) -> dict[str, Any] | None:
+    """What was spent over time, and the public values beside it."""
+    if not subject.progress:
+        return None
+    budget = (subject.run or {}).get("budget") or {}
+    allowed = budget.get("epsilon") if isinstance(budget, Mapping) else None
+    limit = float(allowed) if isinstance(allowed, (int, float)) else None
+    drawings = [charts.budget_chart(subject.progress, limit, f"{salt}-budget")]
+    others = [name for name in subject.progress[-1] if name not in ("step", "seconds", "epsilon_spent")]
+    drawings += [
+        charts.value_chart(subject.progress, name, f"{salt}-{place}")
+        for place, name in enumerate(others[:_MOST_PANELS])
+    ]
+    return {
+        "charts": [Markup(drawing) for drawing in drawings if drawing],
+        "steps": f"{int(subject.progress[-1]['step']):,}",
+        "seconds": f"{subject.progress[-1].get('seconds', 0.0):,.0f}",
+    }
+
+
+def _diagnostics(subject: Subject, salt: str) -> dict[str, Any] | None:
+    """Private values over the steps: gradient norms in one chart, everything else in small ones."""
+    points = subject.diagnostics
+    if not points:
+        return None
+    drawings = [charts.norms_chart([(subject.name, points)], clip_bound(subject.run), f"{salt}-norms")]
+    known = ("step", "gradient_norm_before", "gradient_norm_before_deviation", "gradient_norm_after")
+    others = [name for name in points[-1] if name not in known]
+    drawings += [
+        charts.value_chart(points, name, f"{salt}-{place}") for place, name in enumerate(others[:_MOST_PANELS])
+    ]
+    shown = [Markup(drawing) for drawing in drawings if drawing]
+    return {"charts": shown, "stamp": STAMP} if shown else None
+
+
+def _small_charts(points: Sequence[dict[str, float]], names: Sequence[str], salt: str) -> list[str | None]:
+    return [charts.value_chart(points, name, f"{salt}-{place}") for place, name in enumerate(names[:_MOST_PANELS])]
+
+
+def clip_bound(run: Mapping[str, Any] | None) -> float | None:
+    """The clip bound of a run, where its config names one."""
+    config = (run or {}).get("config")
+    privacy = config.get("privacy") if isinstance(config, Mapping) else None
+    clip = privacy.get("clip") if isinstance(privacy, Mapping) else None
+    return float(clip) if isinstance(clip, (int, float)) else None
+
+
+def _quality(subject: Subject) -> dict[str, Any] | None:
+    """Figures of an evaluation: accuracies as bars, the others as numbers, and the published rows to compare with."""
+    evaluation = subject.evaluation
+    if evaluation is None:
+        return None
+    figures = known_figures(evaluation)
+    bars = [
+        {"name": _title(figure), "share": min(1.0, max(0.0, float(figure["value"]))), "real": _beside_real(figure)}
+        for figure in figures
+        if _is_share(figure)
+    ]
+    numbers = [
+        {"name": _title(figure), "value": f"{float(figure['value']):.4g}"}
+        for figure in figures
+        if not _is_share(figure)
+    ]
+    tested = next((figure["tested_on"] for figure in figures if isinstance(figure.get("tested_on"), int)), None)
+    return {
+        "bars": bars,
+        "numbers": numbers,
+        "samples": evaluation.get("samples"),
+        "left_out": [str(text) for text in _listed(evaluation.get("left_out"))],
+        "tested": tested,
+        "stamp": evaluation.get("stamp", STAMP),
+        "published": _published(subject),
+        "note": published_note(),
+        "figures": {key: headline_figure(evaluation, key) for key in ("fid", "is", "cnn")},
+    }
+
+
+def _is_share(figure: Mapping[str, Any]) -> bool:
+    return "accuracy" in figure or str(figure["name"]).endswith("_accuracy")
+
+
+def _beside_real(figure: Mapping[str, Any]) -> str | None:
+    """The accuracy after training on real data, where it was measured."""
+    real = figure.get("real_accuracy")
+    return f"{100 * real:.1f} %" if isinstance(real, (int, float)) else None
+
+
+def _title(figure: Mapping[str, Any]) -> str:
+    name = str(figure["name"])
+    return _TITLES.get(name, name.replace("_", " "))
+
+
+def known_figures(evaluation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The figures that have a name and a number; a strange file gives none."""
+    figures = [figure for figure in _listed(evaluation.get("figures")) if isinstance(figure, Mapping)]
+    return [figure for figure in figures if "name" in figure and isinstance(figure.get("value"), (int, float))]
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def headline_figure(evaluation: Mapping[str, Any] | None, name: str) -> str | None:
+    """One figure as text: an accuracy in percent, anything else as a number."""
+    for figure in known_figures(evaluation or {}):
+        if figure["name"] == name:
+            value = float(figure["value"])
+            return f"{100 * value:.1f} %" if _is_share(figure) else f"{value:.4g}"
+    return None
+
+
+def _published(subject: Subject) -> list[dict[str, str | None]]:
+    """What others report on the same data at the same level of epsilon."""
+    if subject.release is None or subject.data is None:
+        return []
+    guarantees = subject.release.certificate.guarantees
+    epsilon = guarantees[0].epsilon if guarantees else math.inf
+    return [
+        {
+            "method": row.method,
+            "epsilon": NOTHING if row.epsilon is None else f"{row.epsilon:g}",
+            "fid": NOTHING if row.fid is None else f"{row.fid:g}",
+            "is": NOTHING if row.inception_score is None else f"{row.inception_score:.2f}",
+            "cnn": NOTHING if row.cnn_accuracy is None else f"{100 * row.cnn_accuracy:.1f} %",
+            "source": row.source,
+        }
+        for row in comparable_rows(subject.data, epsilon)
+    ]
+
+
+def _neighbours(subject: Subject, salt: str) -> dict[str, Any] | None:
+    """Pairs of generated and real images, the closest first, and the distances of many."""
+    check = subject.neighbours
+    if check is None:
+        return None
+    held_out = None if check.held_out is None else [float(value) for value in check.held_out]
+    return {
+        "generated": pictures.strip(check.generated),
+        "real": pictures.strip(check.real),
+        "count": len(check.distances),
+        "median": f"{np.median(check.distances):.3f}",
+        "held_out": None if held_out is None else f"{np.median(held_out):.3f}",
+        "suspicious": None if check.suspicious is None else f"{100 * check.suspicious:.1f} %",
+        "chart": Markup(charts.distances_chart([float(value) for value in check.distances], held_out, salt)),
+        "stamp": STAMP,
+    }
+
+
+def _command(subject: Subject) -> str | None:
+    """The command that plans the same accesses again; None where too little is known."""
+    run, domain, method = subject.run or {}, subject.domain, subject.method
+    budget, config = run.get("budget"), run.get("config")
+    if subject.release is not None:
+        headline = subject.release.certificate.headline
+        known = isinstance(budget, Mapping) and all(
+            isinstance(budget.get(k), (int, float)) for k in ("epsilon", "delta")
+        )
+        limits = (budget["epsilon"], budget["delta"]) if known and budget else (headline.epsilon, headline.delta)
+        return train_command(
+            subject.release.method, limits, subject.release.domain, subject.release.method_config, subject.data
+        )
+    if method is None or domain is None or not isinstance(config, Mapping) or not isinstance(budget, Mapping):
+        return None
+    return train_command(method, (budget["epsilon"], budget["delta"]), domain, config, subject.data)
