@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from understudy.errors import InputError
 from understudy.training.per_example_checks import check_modules, check_rows_apart
+from understudy.training.per_example_convolution import by_patches, convolve
 from understudy.training.per_example_layers import RULES, Gradients, Tapped, gradients_of
 from understudy.training.per_example_layout import FlatParameters
 from understudy.training.per_example_products import Precision, arithmetic
@@ -37,10 +39,14 @@ class PerExampleGradients:
         self._copy = copy.deepcopy(network).requires_grad_(False)
         self._names = {module: name for name, module in self._copy.named_modules()}
         self._taps: dict[nn.Module, tuple[Tensor, Tensor, int]] = {}
+        self._patches: dict[nn.Module, Tensor | None] = {}
+        self._margins: dict[tuple[tuple[float, float], ...], Tensor] = {}
         self._tie_weights()
         for module in self._copy.modules():
             if type(module) in RULES:
                 module.register_forward_hook(self._tap)
+            if isinstance(module, nn.Conv2d) and by_patches(module):
+                module.forward = partial(self._convolve, module)  # type: ignore[method-assign]
 
     @property
     def number_type(self) -> torch.dtype:
@@ -55,20 +61,21 @@ class PerExampleGradients:
     def add(self, total: Tensor, inputs: tuple[Tensor | None, ...], loss: Loss, weigh: Weigh | Tensor) -> None:
         """Add ``sum_i weight_i gradient_i`` to the flat ``total``; ``weigh`` makes weights of the norms, or is them.
 
-        Privacy: the norms given to ``weigh`` are upper bounds of the norms of what is summed, rounding included
-        (``squared_norm_bounds``), and NaN for an example with anything non-finite on its way, which must then get
-        weight zero and leaves no trace. So with weights of at most C / norm no example moves the exact sum by more
-        than C. That holds for each addend as it enters the float32 sum; the rounding of that sum itself is not bounded
-        here, like all floating-point effects on the noise.
+        Privacy: the norms given to ``weigh`` are upper bounds of the norms of what is summed, rounding included (see
+        ``measure``), and NaN for an example with anything non-finite on its way, which must then get weight zero and
+        leaves no trace. So with weights of at most C / norm no example moves the exact sum by more than C. That holds
+        for each addend as it enters the float32 sum; the rounding of that sum itself is not bounded here, like all
+        floating-point effects on the noise.
         """
         with arithmetic(self.precision):
             taps = self._pass(inputs, loss)
             layers = {tapped.layer: gradients_of(tapped) for tapped in taps}
-            weights = weigh if isinstance(weigh, Tensor) else weigh(_norms(list(layers.values())))
+            weights = weigh if isinstance(weigh, Tensor) else weigh(self._norms(list(layers.values())))
+            weights = weights.to(total.dtype)
             for layer, gradients in layers.items():
-                for name, piece in gradients.pieces.items():
-                    target = total[self._flat.span(f"{self._names[layer]}.{name}".lstrip("."))]
-                    piece.add_weighted(target, weights.to(total.dtype))
+                for piece in gradients.pieces:
+                    names = [f"{self._names[layer]}.{name}".lstrip(".") for name in piece.names]
+                    piece.add_weighted([total[self._flat.span(name)] for name in names], weights)
 
     def check_examples_apart(self, inputs: tuple[Tensor | None, ...], others: tuple[Tensor | None, ...]) -> None:
         """Refuse a network that mixes examples, by exchanging one row of ``inputs`` for one of ``others``."""
@@ -105,6 +112,10 @@ class PerExampleGradients:
             output.requires_grad_()
         self._taps[layer] = (inputs[0].detach(), output, output._version)
 
+    def _convolve(self, layer: nn.Conv2d, images: Tensor) -> Tensor:
+        output, self._patches[layer] = convolve(layer, images, self.precision)
+        return output
+
     def _forward(self, inputs: tuple[Tensor | None, ...]) -> Tensor:
         self._taps.clear()
         with torch.enable_grad():
@@ -129,22 +140,26 @@ class PerExampleGradients:
         outputs = [output for _, output, _ in self._taps.values()]
         slopes = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
         taps = [
-            Tapped(layer, values, slope, self.precision)
+            Tapped(layer, values, slope, self.precision, self._patches.get(layer))
             for (layer, (values, _, _)), slope in zip(self._taps.items(), slopes, strict=True)
             if slope is not None
         ]
         self._taps.clear()
+        self._patches.clear()
         return taps
 
-
-def _norms(layers: list[Gradients]) -> Tensor:
-    """Bounds of the norms (N,) in float64; NaN for an example that was not finite somewhere."""
-    bounds = [piece.squared_bounds() for gradients in layers for piece in gradients.pieces.values()]
-    norms = torch.stack(bounds).sum(dim=0).sqrt()
-    flags = [gradients.finite for gradients in layers if gradients.finite is not None]
-    if flags:
-        norms = torch.where(torch.stack(flags).all(dim=0), norms, norms.new_full((), torch.nan))
-    return norms
+    def _norms(self, layers: list[Gradients]) -> Tensor:
+        """Bounds of the norms (N,) in float64, for all layers at once; NaN for an example that was not finite."""
+        found = [piece.measure() for gradients in layers for piece in gradients.pieces]
+        key = tuple((each.inexact, each.scaled) for each in found for _ in each.squared)
+        if key not in self._margins:
+            self._margins[key] = torch.tensor(key, dtype=torch.float64, device=self._flat.values.device)
+        inexact, scaled = self._margins[key].T.unsqueeze(2)
+        squared, spread = torch.cat([each.squared for each in found]), torch.cat([each.spread for each in found])
+        norms = torch.addcmul(squared, inexact, spread).clamp(min=0).sqrt()
+        norms = torch.linalg.vector_norm(torch.addcmul(norms, scaled, spread.sqrt()), dim=0)
+        flags = [gradients.finite for gradients in layers if gradients.finite is not None]
+        return torch.where(torch.stack(flags).all(dim=0), norms, torch.nan) if flags else norms
 
 
 def _with_row(part: Tensor | None, other: Tensor | None, row: int | None) -> Tensor | None:

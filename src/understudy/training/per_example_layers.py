@@ -1,12 +1,12 @@
 """What each kind of layer gives to the gradient, one example at a time and without forming it where that is dear.
 
-A layer's input and the gradient at its output become pieces. A piece knows a bound of each example's squared norm, and
-adds the weighted sum over examples to its part of the flat gradient.
+A layer's input and the gradient at its output become pieces. A piece measures each example's gradient, and adds the
+weighted sum over examples to its part of the flat gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,27 +14,34 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from understudy.training.per_example_patches import Pair, Window, coverage, patches
+from understudy.training.per_example_convolution import is_constant, tame
+from understudy.training.per_example_patches import Window, coverage, patches
 from understudy.training.per_example_products import (
+    Measured,
     Precision,
     Rounding,
+    measure,
     product,
     representable,
     scaled,
-    squared_norm_bounds,
     summed_product,
 )
 
 
 class Piece(Protocol):
-    """The gradients of one parameter, one for each example."""
+    """The gradients of one or two parameters, one for each example."""
 
-    def squared_bounds(self) -> Tensor:
-        """(N,) float64: at least the squared norm of what ``add_weighted`` adds for an example of weight one."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the layer's parameters, in the order of the targets."""
         ...
 
-    def add_weighted(self, target: Tensor, weights: Tensor) -> None:
-        """Add ``sum_i weights_i gradient_i`` to the flat ``target``; weight zero takes an example out altogether."""
+    def measure(self) -> Measured:
+        """Norms of what ``add_weighted`` adds for each example of weight one."""
+        ...
+
+    def add_weighted(self, targets: Sequence[Tensor], weights: Tensor) -> None:
+        """Add ``sum_i weights_i gradient_i`` to the flat targets; weight zero takes an example out altogether."""
         ...
 
 
@@ -42,75 +49,94 @@ class Piece(Protocol):
 class Rows:
     """Gradients that were formed: (N, values), in float32 or better. What is summed is what was measured."""
 
+    names: tuple[str, ...]
     values: Tensor
 
-    def squared_bounds(self) -> Tensor:
+    def measure(self) -> Measured:
         """The squared norms."""
-        return torch.linalg.vector_norm(self.values, dim=1, dtype=torch.float64).square()
+        squared = torch.linalg.vector_norm(self.values, dim=1, dtype=torch.float64).square()[None]
+        return Measured(squared, torch.zeros_like(squared), 0.0, 0.0)
 
-    def add_weighted(self, target: Tensor, weights: Tensor) -> None:
+    def add_weighted(self, targets: Sequence[Tensor], weights: Tensor) -> None:
         """One matrix-vector product."""
-        target.addmv_(torch.nan_to_num(self.values, 0.0, 0.0, 0.0).mT, weights.to(self.values.dtype))
+        targets[0].addmv_(torch.nan_to_num(self.values, 0.0, 0.0, 0.0).mT, weights.to(self.values.dtype))
 
 
 @dataclass(frozen=True)
 class Outer:
-    """Gradients ``sum_p left_p (x) right_p`` that are never formed: operands (N, groups, places, values)."""
+    """Gradients ``sum_p left_p (x) right_p`` that are never formed: operands (N, groups, places, values).
 
+    With a second name, that of a bias: ``sum_p left_p``, as if every right_p ended with a one.
+    """
+
+    names: tuple[str, ...]
     left: Tensor
     right: Tensor
     precision: Precision
 
-    def squared_bounds(self) -> Tensor:
-        """From Gram matrices or from the products, whichever is cheaper."""
-        bounds = squared_norm_bounds(
-            self.left.flatten(0, 1), self.right.flatten(0, 1), Rounding.of(self.left, self.precision)
+    def measure(self) -> Measured:
+        """From Gram matrices or from the products, whichever is cheaper; groups are rows of their own."""
+        found = measure(
+            self.left.flatten(0, 1), self.right.flatten(0, 1), Rounding.of(self.left, self.precision), self._biased
         )
-        return bounds.view(self.left.shape[:2]).sum(dim=1)
+        squared, spread = (values.view(self.left.shape[:2]).mT for values in (found.squared, found.spread))
+        return Measured(squared, spread, found.inexact, found.scaled)
 
-    def add_weighted(self, target: Tensor, weights: Tensor) -> None:
+    def add_weighted(self, targets: Sequence[Tensor], weights: Tensor) -> None:
         """One product over all examples and places; the clip factors scale the smaller operand."""
-        target += summed_product(scaled(self.left, weights, self.precision), self.right).flatten()
+        left = scaled(self.left, weights, self.precision)
+        targets[0].add_(summed_product(left, self.right).flatten())
+        if self._biased:
+            targets[1].add_(left.sum(dim=(0, 2), dtype=_wide_type(left)).flatten())
+
+    @property
+    def _biased(self) -> bool:
+        return len(self.names) > 1
 
 
 @dataclass(frozen=True)
 class Lookup:
     """Gradients of an embedding: rows ``slopes`` (N, places, values) at ``indices`` (N, places) of its table."""
 
+    names: tuple[str, ...]
     slopes: Tensor
     indices: Tensor
-    rows: int
 
-    def squared_bounds(self) -> Tensor:
+    def measure(self) -> Measured:
         """Slopes that fall on the same row of the table add up: the sum stands at the first place of the row."""
         same = (self.indices.unsqueeze(2) == self.indices.unsqueeze(1)).double()
         first = torch.tril(same, diagonal=-1).sum(dim=2, keepdim=True) == 0
         slopes = self.slopes.double()
-        norms = torch.linalg.vector_norm(torch.bmm(same, slopes) * first, dim=(1, 2))
-        spread = torch.linalg.vector_norm(slopes, dim=2).sum(dim=1)
-        return (norms + Rounding.of(self.slopes, "fp32").scaled * spread).square()
+        squared = torch.linalg.vector_norm(torch.bmm(same, slopes) * first, dim=(1, 2)).square()
+        spread = torch.linalg.vector_norm(slopes, dim=2).sum(dim=1).square()
+        return Measured(squared[None], spread[None], 0.0, Rounding.of(self.slopes, "fp32").scaled)
 
-    def add_weighted(self, target: Tensor, weights: Tensor) -> None:
+    def add_weighted(self, targets: Sequence[Tensor], weights: Tensor) -> None:
         """Scatter the weighted slopes."""
         weighted = scaled(self.slopes, weights, "fp32").flatten(0, 1)
-        target.view(self.rows, -1).index_add_(0, self.indices.flatten(), weighted.to(target.dtype))
+        table = targets[0].view(-1, self.slopes.shape[2])
+        table.index_add_(0, self.indices.flatten(), weighted.to(table.dtype))
 
 
 @dataclass(frozen=True)
 class Tapped:
-    """What was seen of a layer in one pass: its input and the gradient at its output."""
+    """What was seen of a layer in one pass: its input and the gradient at its output.
+
+    ``right`` is what a convolution made of its input (see ``per_example_convolution``), where it kept it.
+    """
 
     layer: nn.Module
     inputs: Tensor
     slopes: Tensor
     precision: Precision
+    right: Tensor | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Gradients:
-    """The pieces of one layer, by the name of the parameter, and which examples were finite on the way."""
+    """The pieces of one layer, and which examples were finite on the way."""
 
-    pieces: dict[str, Piece]
+    pieces: tuple[Piece, ...]
     finite: Tensor | None = None
 
 
@@ -122,49 +148,55 @@ def gradients_of(tapped: Tapped) -> Gradients:
 def _convolution(tapped: Tapped) -> Gradients:
     layer, slopes = tapped.layer, tapped.slopes
     assert isinstance(layer, nn.Conv2d)
-    window, places = Window.of(layer), _places(slopes)
+    window = Window.of(layer)
     left = representable(_by_place(slopes, window.groups), tapped.precision)
-    if window.groups == 1 and tapped.inputs.stride()[2:] == (0, 0):
-        weight, finite = _constant_planes(tapped.inputs, left, coverage(window, places, tapped.inputs))
-    else:
-        inputs, finite = _tame(tapped.inputs)
-        right = patches(representable(inputs, tapped.precision), window, places)
-        weight = _outer(left, right, tapped.precision)
-    return Gradients({**_bias(layer, slopes), "weight": weight}, finite)
+    if is_constant(tapped.inputs, window):
+        return _constant_planes(tapped, left)
+    right = tapped.right
+    if right is None:
+        cleaned = representable(tame(tapped.inputs), tapped.precision)
+        right = patches(cleaned, window, window.places(tapped.inputs))
+    return Gradients(_outer(_names(layer), left, right, tapped.precision), _finite(tapped.inputs))
 
 
-def _constant_planes(planes: Tensor, left: Tensor, seen: Tensor) -> tuple[Piece, Tensor]:
+def _constant_planes(tapped: Tapped, left: Tensor) -> Gradients:
     """Planes of one value each (labels, say): the window sees the same everywhere but at the border.
 
     The gradient is ``(left^T seen) (x) values``, where ``seen`` (places, taps) is one inside the image: of rank one.
     """
-    values, finite = _tame(planes[:, :, 0, 0])
-    folded = product(left[:, 0].mT, seen.expand(len(values), -1, -1)).flatten(1)
-    return Outer(folded[:, None, None], values[:, None, None].to(folded.dtype), "fp32"), finite
+    layer, values = tapped.layer, tapped.inputs[:, :, 0, 0]
+    assert isinstance(layer, nn.Conv2d)
+    window = Window.of(layer)
+    seen = coverage(window, window.places(tapped.inputs), tapped.inputs)
+    seen = functional.pad(seen, (0, 1), value=1.0)  # the last column is for the bias
+    folded = product(left[:, 0].mT, seen.expand(len(values), -1, -1))
+    outer = folded[:, :, :-1].reshape(len(values), 1, 1, -1), tame(values)[:, None, None].to(folded.dtype)
+    pieces: tuple[Piece, ...] = (Outer(("weight",), *outer, "fp32"),)
+    if layer.bias is not None:
+        pieces += (Rows(("bias",), folded[:, :, -1].contiguous()),)
+    return Gradients(pieces, _finite(values))
 
 
 def _transposed_convolution(tapped: Tapped) -> Gradients:
     """A convolution walked the other way: patches of the output's gradient meet the pixels of the input."""
-    layer = tapped.layer
+    layer, slopes = tapped.layer, tapped.slopes
     assert isinstance(layer, nn.ConvTranspose2d)
-    window = Window.of(layer)
-    slopes, finite = _tame(tapped.slopes)
+    window, places = Window.of(layer), (tapped.inputs.shape[2], tapped.inputs.shape[3])
     left = representable(_by_place(tapped.inputs, window.groups), tapped.precision)
-    right = patches(representable(slopes, tapped.precision), window, _places(tapped.inputs))
-    return Gradients({**_bias(layer, tapped.slopes), "weight": _outer(left, right, tapped.precision)}, finite)
+    right = patches(representable(tame(slopes), tapped.precision), window, places)
+    pieces = _outer(("weight",), left, right, tapped.precision)
+    if layer.bias is not None:
+        pieces += (Rows(("bias",), slopes.sum(dim=(2, 3), dtype=_wide_type(slopes))),)
+    return Gradients(pieces, _finite(slopes))
 
 
 def _linear(tapped: Tapped) -> Gradients:
     layer, count = tapped.layer, len(tapped.inputs)
     assert isinstance(layer, nn.Linear)
-    inputs, finite = _tame(tapped.inputs)
-    right = inputs.reshape(count, 1, -1, layer.in_features)
+    right = tame(tapped.inputs).reshape(count, 1, -1, layer.in_features)
     left = tapped.slopes.reshape(count, 1, -1, layer.out_features)
-    pieces: dict[str, Piece] = {} if layer.bias is None else {"bias": Rows(_wide(left).sum(dim=(1, 2)))}
-    pieces["weight"] = _outer(
-        representable(left, tapped.precision), representable(right, tapped.precision), tapped.precision
-    )
-    return Gradients(pieces, finite)
+    left, right = (representable(side, tapped.precision) for side in (left, right))
+    return Gradients(_outer(_names(layer), left, right, tapped.precision), _finite(tapped.inputs))
 
 
 def _embedding(tapped: Tapped) -> Gradients:
@@ -174,7 +206,7 @@ def _embedding(tapped: Tapped) -> Gradients:
     slopes = _wide(tapped.slopes).reshape(count, -1, layer.embedding_dim)
     if layer.padding_idx is not None:
         slopes = torch.where((indices == layer.padding_idx).unsqueeze(2), torch.zeros_like(slopes), slopes)
-    return Gradients({"weight": Lookup(slopes, indices, layer.num_embeddings)})
+    return Gradients((Lookup(("weight",), slopes, indices),))
 
 
 def _group_norm(tapped: Tapped) -> Gradients:
@@ -192,14 +224,14 @@ def _layer_norm(tapped: Tapped) -> Gradients:
     return Gradients(_affine(layer, normal, _wide(tapped.slopes), dims))
 
 
-def _affine(layer: nn.Module, normal: Tensor, slopes: Tensor, places: tuple[int, ...]) -> dict[str, Piece]:
+def _affine(layer: nn.Module, normal: Tensor, slopes: Tensor, places: tuple[int, ...]) -> tuple[Piece, ...]:
     """A scale and a shift after a normalisation, summed over the places that share them."""
     values = {"weight": normal * slopes, "bias": slopes}
-    return {
-        name: Rows((value.sum(dim=places) if places else value).flatten(1))
+    return tuple(
+        Rows((name,), (value.sum(dim=places) if places else value).flatten(1))
         for name, value in values.items()
         if getattr(layer, name) is not None
-    }
+    )
 
 
 RULES: dict[type[nn.Module], Callable[[Tapped], Gradients]] = {
@@ -212,19 +244,20 @@ RULES: dict[type[nn.Module], Callable[[Tapped], Gradients]] = {
 }
 
 
-def _outer(left: Tensor, right: Tensor, precision: Precision) -> Piece:
+def _outer(names: tuple[str, ...], left: Tensor, right: Tensor, precision: Precision) -> tuple[Piece, ...]:
     """The gradient is formed where that takes no more room than what it is made of."""
     places, wide, deep = left.shape[2], left.shape[3], right.shape[3]
-    if places > 1 and wide * deep <= places * (wide + deep):
-        formed = product(left.flatten(0, 1).mT, right.flatten(0, 1))
-        return Rows(formed.view(len(left), -1))
-    return Outer(left, right, precision)
+    if places == 1 or wide * deep > places * (wide + deep):
+        return (Outer(names, left, right, precision),)
+    formed = product(left.flatten(0, 1).mT, right.flatten(0, 1))
+    pieces: tuple[Piece, ...] = (Rows(names[:1], formed.view(len(left), -1)),)
+    if len(names) > 1:
+        pieces += (Rows(names[1:], left.sum(dim=2, dtype=_wide_type(left)).flatten(1)),)
+    return pieces
 
 
-def _bias(layer: nn.Conv2d | nn.ConvTranspose2d, slopes: Tensor) -> dict[str, Piece]:
-    if layer.bias is None:
-        return {}
-    return {"bias": Rows(slopes.sum(dim=(2, 3), dtype=_wide_type(slopes)))}
+def _names(layer: nn.Conv2d | nn.Linear) -> tuple[str, ...]:
+    return ("weight",) if layer.bias is None else ("weight", "bias")
 
 
 def _by_place(images: Tensor, groups: int) -> Tensor:
@@ -233,15 +266,9 @@ def _by_place(images: Tensor, groups: int) -> Tensor:
     return torch.unflatten(rows, 2, (groups, -1)).transpose(1, 2)
 
 
-def _places(images: Tensor) -> Pair:
-    return images.shape[2], images.shape[3]
-
-
-def _tame(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The values with examples that are not finite set to zero, and which are: no product may meet a NaN."""
-    finite = torch.isfinite(values.sum(dim=tuple(range(1, values.dim())), dtype=_wide_type(values)))
-    flags = finite.view(-1, *(1,) * (values.dim() - 1))
-    return torch.where(flags, values, values.new_zeros(())), finite
+def _finite(values: Tensor) -> Tensor:
+    """Which examples hold nothing but finite values."""
+    return torch.isfinite(values.sum(dim=tuple(range(1, values.dim())), dtype=_wide_type(values)))
 
 
 def _wide(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Patches of images as strided views: what turns the weight gradient of a convolution into matrix products.
+"""Patches of images as strided views: what turns a convolution and its weight gradient into matrix products.
 
 Images lie as (examples, rows, columns, channels), so a patch is a few contiguous runs and copying it is fast.
 """
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 _WIDE_BYTES = 16
+_SPARE_ROWS = 8  # behind the last patch, so that Gram matrices can be computed in whole tiles (see ``gram``)
 Pair = tuple[int, int]
 
 
@@ -45,6 +46,14 @@ class Window:
         """Pixels under the window."""
         return math.prod(self.kernel)
 
+    def places(self, images: Tensor) -> Pair:
+        """How often the window fits, down and across."""
+        left, right, top, bottom = self.padding
+        room = (images.shape[2] + top + bottom, images.shape[3] + left + right)
+        sizes = zip(room, self.dilation, self.kernel, self.stride, strict=True)
+        down, across = ((side - dilation * (kernel - 1) - 1) // stride + 1 for side, dilation, kernel, stride in sizes)
+        return down, across
+
 
 def _pair(value: tuple[int, ...]) -> Pair:
     return value[0], value[1]
@@ -52,26 +61,47 @@ def _pair(value: tuple[int, ...]) -> Pair:
 
 def patches(images: Tensor, window: Window, places: Pair) -> Tensor:
     """Patches (N, groups, places, taps * channels / groups) of images (N, C, H, W), at the first ``places`` places."""
-    padded = nn.functional.pad(images.permute(0, 2, 3, 1), (0, 0, *window.padding)).contiguous()
+    padded = _padded(images, window.padding)
     count, channels = len(padded), padded.shape[3]
-    grouped = window.groups > 1
-    source = padded if grouped else _wide(padded)
+    source = _wide(padded) if window.groups == 1 else padded
     line, pixel = source.stride(1), source.stride(2)
     (down, across), (height, width) = window.stride, window.kernel
     views = source.as_strided(
         (count, *places, height, width, source.shape[3]),
         (source.stride(0), down * line, across * pixel, window.dilation[0] * line, window.dilation[1] * pixel, 1),
     )
-    if grouped:
+    if window.groups > 1:
         views = torch.unflatten(views, -1, (window.groups, channels // window.groups)).permute(0, 5, 1, 2, 3, 4, 6)
-    copied = views.reshape(count, window.groups, math.prod(places), -1)
-    return copied.view(padded.dtype) if copied.dtype != padded.dtype else copied
+    return _copied(views, padded).view(count, window.groups, math.prod(places), -1)
+
+
+def _copied(views: Tensor, padded: Tensor) -> Tensor:
+    """The patches one after the other, with spare rows behind them; as they are where they already lie so."""
+    if views.is_contiguous():
+        return views.view(padded.dtype)
+    row = views.shape[3:].numel() * views.element_size() // padded.element_size()
+    rows = views.numel() * views.element_size() // padded.element_size() // row
+    room = padded.new_empty((rows + _SPARE_ROWS, row))
+    room[:rows].view(views.dtype).view(views.shape).copy_(views)
+    return room[:rows]
 
 
 def coverage(window: Window, places: Pair, images: Tensor) -> Tensor:
     """What the window sees of an image of ones: (places, taps), one inside the image and zero in its padding."""
     ones = images.new_ones((1, 1, *images.shape[2:]))
     return patches(ones, replace(window, groups=1), places)[0, 0]
+
+
+def _padded(images: Tensor, padding: tuple[int, int, int, int]) -> Tensor:
+    """Images as (N, rows, columns, channels) with a border of zeros."""
+    source = images.permute(0, 2, 3, 1).contiguous()
+    if not any(padding):
+        return source
+    left, right, top, bottom = padding
+    count, rows, columns, channels = source.shape
+    padded = source.new_zeros((count, rows + top + bottom, columns + left + right, channels))
+    _wide(padded)[:, top : top + rows, left : left + columns].copy_(_wide(source))
+    return padded
 
 
 def _wide(images: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ _TF32_DROPPED = 0x1FFF  # the bits of a float32 that a TF32 number does not have
 _CHUNK_VALUES = 2**24  # per-example gradients formed at a time where the Gram matrices would cost more
 _FILL = 264  # a matrix product in fewer tiles leaves multiprocessors idle
 _TILE = 128
+_ALIGNED = 8
 _SMALLEST = 2.0**-126  # squares below this may count as zero
 
 
@@ -42,6 +43,19 @@ class Rounding:
         if values.dtype == torch.bfloat16:
             return cls(1.001 * 2.0**-8, 2.0**-23)
         return cls(1.001 * 2.0**-10, 2.0**-23) if precision == "tf32" else cls(1.001 * 2.0**-24, 1.001 * 2.0**-24)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Squared norms as computed, (rows, N) in float64, and what they can be wrong by; the rows of one example add up.
+
+    The norm of what is summed is at most ``sqrt(squared + inexact * spread) + scaled * sqrt(spread)``.
+    """
+
+    squared: Tensor
+    spread: Tensor
+    inexact: float
+    scaled: float
 
 
 @contextmanager
@@ -73,64 +87,87 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     return torch.bmm(left.float(), right.float())  # exact products of bfloat16 values, also in TF32
 
 
-def squared_norm_bounds(left: Tensor, right: Tensor, rounding: Rounding) -> Tensor:
-    """For each batch entry a bound of ``|sum_p left_p (x) right_p|^2``, from (batch, places, values) operands.
+def measure(left: Tensor, right: Tensor, rounding: Rounding, biased: bool = False) -> Measured:
+    """Norms of ``sum_p left_p (x) right_p`` for (N, places, values) operands; ``biased`` adds a one to every right_p.
 
-    Privacy: clipping divides by the root of this value, so it must not be too small. With E = sum_p |left_p||right_p|
-    an accumulation over k terms moves a Gram entry by at most ``k step |x_p||x_q|``, so the squared norm by at most
-    ``(k + k') step E^2``; a product formed over L places errs by at most ``L step E``. Scaling ``left`` and rounding it
-    again moves the sum by at most ``scaled E``. All of it is added, so what is summed later is not longer than this.
-    Squares too small to be represented are covered by a floor under every ``|x_p|``.
+    Privacy: clipping divides by the norm that follows from this, so it must not come out too small. With
+    E = sum_p |left_p||right_p| (``spread`` is E^2) an accumulation over k terms moves a Gram entry by at most
+    ``k step |x_p||x_q|``, so the squared norm by at most ``(k + k') step E^2``; a product formed over L places errs by
+    at most ``L step E``. Scaling ``left`` and rounding it again moves the sum by at most ``scaled E``. Squares too
+    small to be represented are covered by a floor under every ``|x_p|``.
     """
-    places, (wide, deep) = left.shape[1], (left.shape[2], right.shape[2])
+    places, (wide, deep), one = left.shape[1], (left.shape[2], right.shape[2]), float(biased)
     inexact = (wide + deep + 8) * rounding.step
-    if places == 1:  # in float64, so exact for our purposes
-        spread = squared = _squares(left) * _squares(right)
-        inexact = 8 * rounding.step
-    elif 8 * places**2 < wide * deep:
-        left_gram, right_gram = product(left, left.mT), product(right, right.mT)
-        squared = (left_gram * right_gram).sum(dim=(1, 2), dtype=torch.float64)
-        spread = _spread(
-            left_gram.diagonal(dim1=1, dim2=2), right_gram.diagonal(dim1=1, dim2=2), (wide, deep), rounding
-        )
+    if places == 1:
+        kind = _norm_type(left)
+        norms = [torch.linalg.vector_norm(side, dim=(1, 2), dtype=kind).double() for side in (left, right)]
+        squared = norms[0].square() * (norms[1].square() + one)
+        return _measured(squared, squared, 8 * rounding.step if kind == torch.float64 else inexact, rounding.scaled)
+    if 8 * places**2 < wide * deep:
+        grams = gram(left), gram(right)
+        joint = torch.addcmul(grams[0], *grams) if biased else grams[0] * grams[1]
+        squared = joint.sum(dim=(1, 2), dtype=torch.float64)
+        lengths = [each.diagonal(dim1=1, dim2=2) for each in grams]
+        formed = 0.0
     else:
+        squared = _squares_of_products(left, right, biased)
         lengths = [torch.linalg.vector_norm(side, dim=2, dtype=_sum_type(side)).square() for side in (left, right)]
-        spread = _spread(lengths[0], lengths[1], (wide, deep), rounding)
-        squared = (_squares_of_products(left, right).sqrt() + places * rounding.step * spread.sqrt()).square()
-    spread = spread * (1 + inexact)
-    return ((squared + inexact * spread).clamp(min=0).sqrt() + rounding.scaled * spread.sqrt()).square()
+        formed = places * rounding.step
+    floors = [values * _SMALLEST / rounding.step for values in (wide, deep)]
+    spread = ((lengths[0] + floors[0]) * (lengths[1] + (floors[1] + one))).sqrt().sum(dim=1, dtype=torch.float64)
+    return _measured(squared, spread.square(), inexact, rounding.scaled + formed)
 
 
-def _spread(left_squares: Tensor, right_squares: Tensor, values: tuple[int, int], rounding: Rounding) -> Tensor:
-    """E^2 from the squared lengths (batch, places)."""
-    both = _floored(left_squares, values[0], rounding) * _floored(right_squares, values[1], rounding)
-    return both.sqrt().sum(dim=1, dtype=torch.float64).square()
+def _measured(squared: Tensor, spread: Tensor, inexact: float, scaled: float) -> Measured:
+    """``spread`` is itself off by a share of ``inexact``."""
+    return Measured(squared[None], spread[None], inexact * (1 + inexact), scaled * (1 + inexact))
 
 
-def _floored(squares: Tensor, values: int, rounding: Rounding) -> Tensor:
-    return squares + values * (_SMALLEST / rounding.step)
+def gram(rows: Tensor) -> Tensor:
+    """Gram matrices (N, places, places) of (N, places, values).
+
+    On a graphics card products are fast only for a multiple of 8 columns. Where the memory behind the last example
+    allows it, the missing columns are read from the rows that follow (the next example's) and dropped again.
+    """
+    count, places, values = rows.shape
+    whole = -(-places // _ALIGNED) * _ALIGNED
+    end = rows.storage_offset() + (count - 1) * rows.stride(0) + (whole - 1) * rows.stride(1) + values
+    if not rows.is_cuda or whole == places or end * rows.element_size() > rows.untyped_storage().nbytes():
+        return product(rows, rows.mT)
+    longer = rows.as_strided((count, whole, values), rows.stride())
+    return product(rows, longer.mT)[:, :, :places]
 
 
-def _squares(values: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(values, dim=(1, 2), dtype=torch.float64).square()
+def _norm_type(values: Tensor) -> torch.dtype:
+    """Norms of float32 in float64, which costs little; of bfloat16 in float32, whose error is counted anyway."""
+    return torch.float32 if values.dtype == torch.bfloat16 else torch.float64
 
 
 def _sum_type(values: Tensor) -> torch.dtype:
     return torch.float64 if values.dtype == torch.float64 else torch.float32
 
 
-def _squares_of_products(left: Tensor, right: Tensor) -> Tensor:
+def _squares_of_products(left: Tensor, right: Tensor, biased: bool) -> Tensor:
     """Squared norms of the products themselves, a few examples at a time."""
     chunk = max(1, _CHUNK_VALUES // (left.shape[2] * right.shape[2]))
-    pieces = zip(left.split(chunk), right.split(chunk), strict=True)
-    return torch.cat([_squares(product(some.mT, others)) for some, others in pieces])
+    squares = []
+    for some, others in zip(left.split(chunk), right.split(chunk), strict=True):
+        formed = torch.linalg.vector_norm(product(some.mT, others), dim=(1, 2), dtype=torch.float64).square()
+        if biased:
+            formed = formed + torch.linalg.vector_norm(some.double().sum(dim=1), dim=1).square()
+        squares.append(formed)
+    return torch.cat(squares)
 
 
 def scaled(values: Tensor, weights: Tensor, precision: Precision) -> Tensor:
-    """Each example times its weight, rounded once; an example of weight zero becomes zero whatever it held."""
-    result = torch.empty_like(values)
-    torch.mul(values, weights.view(-1, *(1,) * (values.dim() - 1)), out=result)
-    return representable(result.nan_to_num_(0.0, 0.0, 0.0), precision)
+    """Each example times its weight, rounded once; an example of weight zero becomes zero whatever it held.
+
+    Privacy: weights are brought to the type of the values by cutting bits off, so never upwards.
+    """
+    if values.dtype == torch.bfloat16:
+        weights = (weights.float().view(torch.int32) & ~0xFFFF).view(torch.float32).bfloat16()
+    weighted = values * weights.to(values.dtype).view(-1, *(1,) * (values.dim() - 1))
+    return representable(weighted.nan_to_num_(0.0, 0.0, 0.0), precision)
 
 
 def summed_product(left: Tensor, right: Tensor) -> Tensor:
@@ -146,6 +183,6 @@ def _parts(examples: int, groups: int, wide: int, deep: int) -> int:
     """In how many parts to cut a long sum, so that its few output tiles keep the whole device busy."""
     tiles = groups * -(-wide // _TILE) * -(-deep // _TILE)
     parts = 1
-    while tiles * parts < _FILL and examples % (2 * parts) == 0 and parts < 32:
+    while tiles * parts < _FILL and examples % (2 * parts) == 0 and parts < 8:
         parts *= 2
     return parts

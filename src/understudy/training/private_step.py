@@ -21,6 +21,7 @@ from understudy.training.per_example import PerExampleGradients
 from understudy.training.per_example_layout import FlatParameters
 from understudy.training.per_example_products import Precision
 from understudy.training.poisson_batches import BatchTable, PoissonBatches
+from understudy.training.private_step_adam import FlatAdam
 from understudy.training.private_step_examples import Examples, Fakes, Reals, join
 from understudy.training.private_step_graph import CapturedSum
 from understudy.training.run import Run
@@ -76,8 +77,7 @@ class DiscriminatorStep:
         self._random = run.randomness.generator(run.device)
         self._total = self._flat.zeros()
         self._seen_private = torch.zeros(3, dtype=torch.float64, device=run.device)
-        self._weights = nn.Parameter(self._flat.values)
-        self._optimizer = torch.optim.Adam([self._weights], settings.learning_rate, settings.betas, fused=True)
+        self._optimizer = FlatAdam(self._flat.values, settings.learning_rate, settings.betas)
         self._waiting: list[tuple[Tensor, int, Tensor, Tensor]] = []
         self._captured: CapturedSum | None = None
         self._check_network()
@@ -153,9 +153,8 @@ class DiscriminatorStep:
         self._gradients.add(self._total, (examples.images, examples.labels), examples.loss, weights)
 
     def _note(self, norms_private: Tensor, factors: Tensor, present: Tensor) -> None:
-        norms = torch.where(factors > 0, norms_private, torch.zeros_like(norms_private))
-        clipped = present & (factors < 1)
-        self._seen_private += torch.stack([present.double(), clipped.double(), norms.double()]).sum(dim=1)
+        norms_private = torch.where(factors > 0, norms_private, 0.0)
+        self._seen_private += torch.stack([present, present & (factors < 1), norms_private]).sum(dim=1)
 
     @property
     def _capacity(self) -> int:
@@ -176,11 +175,10 @@ class DiscriminatorStep:
 
     def _update(self) -> None:
         """Noise once, divide by 2B, one step of Adam."""
-        update_dp: Tensor = self._total
+        update_dp = self._total
         if self._mechanism is not None:
             update_dp = self._mechanism.release(self._total, block=self._block).value_dp
-        self._weights.grad = (update_dp / (2 * self._settings.batch)).to(self._total.dtype)
-        self._optimizer.step()
+        self._optimizer.step(update_dp / (2 * self._settings.batch))
         self._total.zero_()
 
     def _check_network(self) -> None:
