@@ -54,7 +54,28 @@ _GS_WGAN = Case(
         "generator": {"width": 2, "latent": 2},
         "embedding": {"frequencies": 16, "steps": 2, "batch": 12},
     },
-    public_values=frozenset({"contrast", "answers", "epsilon_spent"}),
+    public_values=frozenset({"contrast", "answers", "epsilon_spent", "embedding_fitted", "embedding_loss"}),
+)
+
+_DPGAN = Case(
+    "dpgan",
+    privacy={
+        "noise_multiplier": 10.0,
+        "batch": 8,
+        "steps": 4,
+        "embedding_share": 0.05,
+        "embedding_noise_multiplier": 10.0,
+    },
+    method={
+        "width": 2,
+        "latent": 2,
+        "head_start": 1,
+        "schedule": {"grace": 1},
+        "embedding": {"frequencies": 16, "steps": 2, "batch": 12},
+    },
+    public_values=frozenset(
+        {"discriminator_steps", "generator_steps", "generator_loss", "accuracy_on_fakes", "epsilon_spent"}
+    ),
 )
 
 CASES = {
@@ -64,6 +85,18 @@ CASES = {
         method={"frequencies": 16, "steps": 4, "batch": 12, "latent": 2, "width": 4},
         public_values=frozenset({"loss", "epsilon_spent"}),
     ),
+    "dpgan": _DPGAN,
+    "dpgan with a fixed number of steps, no embedding and an average": replace(
+        _DPGAN,
+        privacy={**_DPGAN.privacy, "embedding_share": 0.0, "embedding_noise_multiplier": None},
+        method={**_DPGAN.method, "discriminator_steps": 2, "average_decay": 0.5, "head_start": 0},
+    ),
+    "dp-cgan": Case(
+        "dp-cgan",
+        privacy={"noise_multiplier": 10.0, "batch": 8, "steps": 4},
+        method={"width": 2, "latent": 2},
+        public_values=_DPGAN.public_values,
+    ),
     "gs-wgan": _GS_WGAN,
     "gs-wgan as published": replace(
         _GS_WGAN,
@@ -72,7 +105,17 @@ CASES = {
     ),
 }
 
-ALL_CASES = [*CASES, *(name for name in method_names() if name not in {case.name for case in CASES.values()})]
+# Methods without privacy: no budget, no events, no guarantee. They have tests of their own (test_not_private.py).
+NOT_PRIVATE = {
+    "gan": Case(
+        "gan",
+        privacy={"batch": 8, "steps": 4},
+        method={"width": 2, "latent": 2},
+        public_values=frozenset({"discriminator_steps", "generator_steps", "generator_loss", "accuracy_on_fakes"}),
+    ),
+}
+
+ALL_CASES = [*CASES, *sorted(set(method_names()) - {case.name for case in CASES.values()} - set(NOT_PRIVATE))]
 
 
 # The certificate of the design document, word for word but for the hash, the date and the versions.

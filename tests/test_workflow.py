@@ -184,8 +184,8 @@ def test_a_seeded_run_stays_marked_when_it_is_resumed_or_released_early(tmp_path
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones(tmp_path):
-    with pytest.raises(InputError, match=r"method: 'gan' is unknown; choose one of dp-merf, .*gs-wgan"):
-        train("gan", tiny_data(), BUDGET, tmp_path / "run")
+    with pytest.raises(InputError, match=r"method: 'wgan' is unknown; choose one of .*dp-merf, .*gs-wgan"):
+        train("wgan", tiny_data(), BUDGET, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

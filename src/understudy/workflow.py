@@ -10,16 +10,16 @@ from typing import Any
 
 from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
-from understudy.devices import choose_device
+from understudy.devices import check_memory, choose_device, explained_memory_errors
 from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.files import make_folder, write_text
-from understudy.methods.base import Method, Plan
+from understudy.methods.base import Method, Plan, check_budget, configure
 from understudy.methods.configuration import MethodConfig, build_config
 from understudy.methods.registry import get_method
 from understudy.models.generator import Generator, GeneratorConfig, build_generator
 from understudy.privacy import accounting
-from understudy.privacy.budget import Budget
-from understudy.privacy.certificate import read_json
+from understudy.privacy.budget import Budget, NoBudget
+from understudy.privacy.certificate import NOT_PRIVATE, read_json
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness import Randomness
 from understudy.release.release import Release, build_release
@@ -49,21 +49,25 @@ class TrainOptions:
     stop_requested: Callable[[], bool] = lambda: False
     command: str | None = None
     source: Mapping[str, Any] | None = None  # how the data were loaded, kept in ``run.json`` for whoever resumes
+    preset: str | None = None  # a named config of the method; what ``config`` says is laid over it
 
 
 def train(
-    method: str, data: ImageDataset, budget: Budget, out: Path | str, options: TrainOptions | None = None
+    method: str, data: ImageDataset, budget: Budget | None, out: Path | str, options: TrainOptions | None = None
 ) -> Release:
     """Train ``method`` on private ``data`` within ``budget``; the run lives in ``out``, its release in ``out/release``.
+
+    A method without privacy (``gan``) takes no budget: pass None. Its release is stamped and never verifies.
 
     Privacy: the plan is fixed and written to the ledger before the first private read; the certificate charges the
     larger of planned and executed. An interrupted run continues with ``resume``.
     """
     options, folder = options or TrainOptions(), Path(out)
     implementation = get_method(method)
-    config = build_config(implementation.config_type, options.config or {})
-    plan = _affordable_plan(implementation, config, data.domain, budget)
+    config = configure(implementation, options.config or {}, options.preset)
+    plan = _affordable_plan(implementation, config, data.domain, check_budget(implementation, budget))
     device = choose_device(plan.config.runtime.device)
+    check_memory(plan.memory_bytes, device)
     make_folder(folder, "run")
     with locked(folder):
         if (folder / "run.json").exists():
@@ -129,8 +133,8 @@ def read_description(folder: Path) -> RunDescription:
     """The description of a run folder."""
     raw = read_json(folder / "run.json", "run")
     try:
-        fields = {**raw, "budget": Budget(**raw["budget"]), "domain": Domain.model_validate(raw["domain"])}
-        return RunDescription(**fields)
+        budget = NoBudget() if raw["budget"] is None else Budget(**raw["budget"])
+        return RunDescription(**{**raw, "budget": budget, "domain": Domain.model_validate(raw["domain"])})
     except (KeyError, TypeError, ValueError):
         raise InputError(f"run: {folder / 'run.json'} is not the description of a run; the file is damaged") from None
 
@@ -138,7 +142,7 @@ def read_description(folder: Path) -> RunDescription:
 def _write_description(folder: Path, plan: Plan, data: ImageDataset, options: TrainOptions) -> None:
     description = {
         "method": plan.method,
-        "budget": {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta},
+        "budget": {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta} if plan.private else None,
         "domain": plan.domain.model_dump(mode="json"),
         "config": plan.config.model_dump(mode="json"),
         "data": data.name,
@@ -167,7 +171,7 @@ def _affordable_plan(method: Method, config: MethodConfig, domain: Domain, budge
             f"budget: this plan costs epsilon {plan.epsilon:g} at delta {budget.delta:g}, but only {budget.epsilon:g} "
             "is allowed; raise privacy.noise_multiplier or leave it out to have it calibrated"
         )
-    if domain.nominal_clients is not None and all(event.unit == "record" for event in plan.events):
+    if domain.nominal_clients is not None and plan.private and all(event.unit == "record" for event in plan.events):
         remark = "the data have clients, but what is protected is one record, not all records of a client"
         return replace(plan, remarks=(*plan.remarks, remark))
     return plan
@@ -179,7 +183,8 @@ def _train(method: Method, run: Run, options: TrainOptions) -> Release:
     for event in run.plan.events:
         run.ledger.account(event)
     try:
-        generator = method.train(run)
+        with explained_memory_errors(run.device):
+            generator = method.train(run)
     except AbortedRun as error:
         run.ledger.abort(str(error))
         raise
@@ -189,30 +194,35 @@ def _train(method: Method, run: Run, options: TrainOptions) -> Release:
 def _release(folder: Path, description: RunDescription, ledger: Ledger, generator: Generator, reason: str) -> Release:
     """Certify what the ledger holds and write ``release/``; the claim follows from events, never from the config."""
     ledger.check_releasable()
-    events, delta = ledger.events(), description.budget.delta
-    claim = {
-        "epsilon": accounting.certified_epsilon(events, delta),
-        "delta": delta,
-        "delta_parts": {"accountant": delta},
-    }
     release = build_release(
         method=description.method,
         generator=generator,
         domain=description.domain,
         method_config={key: value for key, value in description.config.items() if key != "runtime"},
         certificate_fields={
-            "guarantees": [claim],
-            "events": [event.model_dump(exclude_none=True) for event in events],
+            **_claims(description, ledger),
             "assumed_public": description.domain.assumed_public(),
             "randomness": Randomness(description.seed).stamp,
             "runs_on_this_data": description.runs_on_this_data,
             "stopped_because": reason,
             "plan_raised": ledger.plan_was_raised(),
-            "accounting": accounting.describe(),
             "remarks": description.remarks,
             "not_covered": NOT_COVERED,
         },
     )
-    release.save(folder / "release", allow_seeded=True)
+    release.save(folder / "release", allow_seeded=True, without_guarantee=True)
     ledger.note(reason)
     return release
+
+
+def _claims(description: RunDescription, ledger: Ledger) -> dict[str, Any]:
+    """What is promised and why: the events of the ledger and what they cost; for a method without privacy a stamp."""
+    if not get_method(description.method).private:
+        return {"guarantees": [], "events": [], "not_private": NOT_PRIVATE}
+    events, delta = ledger.events(), description.budget.delta
+    epsilon = accounting.certified_epsilon(events, delta)
+    return {
+        "guarantees": [{"epsilon": epsilon, "delta": delta, "delta_parts": {"accountant": delta}}],
+        "events": [event.model_dump(exclude_none=True) for event in events],
+        "accounting": accounting.describe(),
+    }

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import typer
 
 from understudy.cli.options import Json, print_json
 
+if TYPE_CHECKING:
+    from understudy.methods.base import Method
+
 NAME = "methods"
+
+
+def _row(method: Method) -> dict[str, Any]:
+    values = {name: getattr(method, name) for name in ("name", "summary", "paper", "private")}
+    return values | {"presets": sorted(method.presets)}
 
 
 def command(as_json: Json = False) -> None:
@@ -15,8 +25,8 @@ def command(as_json: Json = False) -> None:
 
     methods = [get_method(name) for name in method_names()]
     if as_json:
-        rows = [{"name": method.name, "summary": method.summary, "paper": method.paper} for method in methods]
-        print_json({"methods": rows})
+        print_json({"methods": [_row(method) for method in methods]})
         return
     for method in methods:
-        typer.echo(f"{method.name}\n    {method.summary}\n    {method.paper}")
+        presets = f"\n    presets: {', '.join(sorted(method.presets))}" if method.presets else ""
+        typer.echo(f"{method.name}\n    {method.summary}\n    {method.paper}{presets}")

@@ -20,6 +20,8 @@ from understudy.errors import InputError
 if TYPE_CHECKING:
     from understudy.data import ImageDataset
     from understudy.data.domain import Domain
+    from understudy.methods.base import Method
+    from understudy.privacy.budget import Budget
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 Data = Annotated[str, typer.Option("--data", help="A folder, .npz, IDX file, or a known name such as digits or mnist.")]
@@ -40,6 +42,10 @@ Declare = Annotated[
     ),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A .json or .toml file of settings for the method.")]
+Preset = Annotated[
+    str | None,
+    typer.Option("--preset", help="A named configuration of the method (`understudy methods` lists them)."),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -155,6 +161,17 @@ def read_settings(path: Path | None, settings: Sequence[str] | None, device: str
     values: Mapping[str, Any] = {} if path is None else read_config_file(path)
     chosen = [*(settings or ()), *([f"runtime.device={device}"] if device else [])]
     return apply_settings(values, chosen)
+
+
+def parse_budget(method: Method, epsilon: float | None, delta: float | None) -> Budget:
+    """The budget of a run: both figures for a private method, neither for one that is not."""
+    from understudy.methods.base import check_budget
+    from understudy.privacy.budget import Budget
+
+    if (epsilon is None) != (delta is None):
+        missing = "--delta" if delta is None else "--epsilon"
+        raise InputError(f"budget: {missing} is missing; pass for example --epsilon 10 --delta 1e-5")
+    return check_budget(method, None if epsilon is None or delta is None else Budget(epsilon, delta))
 
 
 def parse_labels(text: str | None) -> list[int] | None:

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from understudy.cli.options import ConfigFile, Json, Settings, parse_shape, print_json, read_settings
+from understudy.cli.options import (
+    ConfigFile,
+    Json,
+    Preset,
+    Settings,
+    parse_budget,
+    parse_shape,
+    print_json,
+    read_settings,
+)
 
 if TYPE_CHECKING:
     from understudy.methods.base import Plan
@@ -17,25 +26,25 @@ NAME = "plan"
 def command(
     method: Annotated[str, typer.Argument(help="One of `understudy methods`.")],
     records: Annotated[int, typer.Option("--records", help="Declared, public number of records.")],
-    epsilon: Annotated[float, typer.Option("--epsilon", help="Privacy budget: epsilon.")],
-    delta: Annotated[float, typer.Option("--delta", help="Privacy budget: delta.")],
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="Privacy budget: epsilon.")] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="Privacy budget: delta.")] = None,
     classes: Annotated[int, typer.Option("--classes", help="Number of classes; 0: unlabelled.")] = 10,
     shape: Annotated[str, typer.Option("--shape", help="Channels x height x width.")] = "1x28x28",
+    preset: Preset = None,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
     """Say what a run would do and cost, without data."""
     from understudy.data.options import declare_domain
-    from understudy.methods.configuration import build_config
+    from understudy.methods.base import configure
     from understudy.methods.registry import get_method
-    from understudy.privacy.budget import Budget
 
-    budget = Budget(epsilon, delta)
+    implementation = get_method(method)
+    budget = parse_budget(implementation, epsilon, delta)
     channels, height, width = parse_shape(shape)
     domain = declare_domain(shape=(channels or 1, height, width), classes=classes or None, nominal_records=records)
-    implementation = get_method(method)
-    values = build_config(implementation.config_type, read_settings(config, settings))
+    values = configure(implementation, read_settings(config, settings), preset)
     result = implementation.plan(values, domain, budget)
     if as_json:
         print_json(result.as_dict() | {"affordable": result.epsilon <= budget.epsilon})
@@ -45,16 +54,15 @@ def command(
         from understudy.errors import BudgetError
 
         raise BudgetError(
-            f"budget: this plan costs epsilon {result.epsilon:g} at delta {delta:g}, but only {epsilon:g} is allowed; "
-            "raise privacy.noise_multiplier or leave it out to have it calibrated"
+            f"budget: this plan costs epsilon {result.epsilon:g} at delta {budget.delta:g}, but only "
+            f"{budget.epsilon:g} is allowed; raise privacy.noise_multiplier or leave it out to have it calibrated"
         )
 
 
 def _describe(plan: Plan) -> str:
     rows = [
         ("method", plan.method),
-        ("epsilon", f"{plan.epsilon:.4f} of {plan.budget.epsilon:g} (delta {plan.budget.delta:g})"),
-        ("noise multiplier", f"{plan.config.privacy.noise_multiplier:.6g}"),
+        *(_spending(plan) if plan.private else [("epsilon", "none: this method is not private")]),
         ("steps", f"{plan.steps:,}"),
         *(("event", _event(event)) for event in plan.events),
         ("memory", f"about {max(1, round(plan.memory_bytes / 2**20)):,} MiB"),
@@ -63,6 +71,13 @@ def _describe(plan: Plan) -> str:
         *(("remark", remark) for remark in plan.remarks),
     ]
     return "\n".join(f"{name:<18}{value}" for name, value in rows)
+
+
+def _spending(plan: Plan) -> list[tuple[str, str]]:
+    return [
+        ("epsilon", f"{plan.epsilon:.4f} of {plan.budget.epsilon:g} (delta {plan.budget.delta:g})"),
+        ("noise multiplier", f"{plan.config.privacy.noise_multiplier:.6g}"),
+    ]
 
 
 def _event(event: object) -> str:

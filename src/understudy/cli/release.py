@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from understudy.cli.options import Json, print_json
+from understudy.errors import InputError
 
 if TYPE_CHECKING:
     from understudy.release.release import Release
@@ -26,6 +27,8 @@ def command(
     """Release a run as it stands; a run released early is charged for its plan."""
     release = _current_release(run)
     place = run / "release" if to is None else release.save(to, allow_seeded=allow_seeded)
+    if release.certificate.not_private is not None:
+        raise InputError(f"release: {release.method} is {release.certificate.not_private}; it stays in its run folder")
     headline = release.certificate.headline
     if as_json:
         print_json({"release": str(place), "epsilon": headline.epsilon, "delta": headline.delta})

@@ -17,9 +17,11 @@ from understudy.cli.options import (
     DataOptions,
     Declare,
     Json,
+    Preset,
     Records,
     Settings,
     Shape,
+    parse_budget,
     print_json,
     read_settings,
 )
@@ -42,6 +44,7 @@ class Request:
     delta: float | None
     config: dict[str, Any]
     seed: int | None
+    preset: str | None = None
 
 
 def command(
@@ -54,6 +57,7 @@ def command(
     classes: Classes = None,
     shape: Shape = None,
     declare: Declare = None,
+    preset: Preset = None,
     config: ConfigFile = None,
     settings: Settings = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
@@ -63,18 +67,23 @@ def command(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in OUT as it was started.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a private generator within a budget and write its release."""
+    """Train a private generator within a budget and write its release.
+
+    Without a budget only a method that is not private can be trained; its release is stamped and never verifies.
+    """
     source = DataOptions(data, records, classes, shape, declare or ())
-    request = Request(method, out, epsilon, delta, read_settings(config, settings, device), seed)
+    request = Request(method, out, epsilon, delta, read_settings(config, settings, device), seed, preset)
     release = continue_run(request, source) if resume else start_run(request, source)
-    headline = release.certificate.headline
+    stamp = release.certificate.not_private
     if as_json:
-        figures = {"epsilon": headline.epsilon, "delta": headline.delta}
-        print_json({"run": str(out), "release": str(out / "release"), "method": release.method, **figures})
+        names = {"run": str(out), "release": str(out / "release"), "method": release.method}
+        headline = None if stamp else release.certificate.headline
+        figures = {name: headline and getattr(headline, name) for name in ("epsilon", "delta")}
+        print_json({**names, **figures} | ({"not_private": stamp} if stamp else {}))
         return
     from understudy.release.meaning import claim
 
-    typer.echo(f"{claim(headline)}: the release is in {out / 'release'}")
+    typer.echo(f"{stamp or claim(release.certificate.headline)}: the release is in {out / 'release'}")
     typer.echo(
         f"next: understudy verify {shlex.quote(str(out))}, understudy sample {shlex.quote(str(out))} -n 1000 --to x.npz"
     )
@@ -82,23 +91,21 @@ def command(
 
 def start_run(request: Request, source: DataOptions) -> Release:
     """Check everything that needs no data, then load the data and train."""
-    from understudy.methods.configuration import build_config
+    from understudy.methods.base import configure
     from understudy.methods.registry import get_method
-    from understudy.privacy.budget import Budget
 
-    if request.epsilon is None or request.delta is None:
-        raise InputError(
-            "budget: --epsilon and --delta are needed to start a run; pass for example --epsilon 10 --delta 1e-5"
-        )
-    budget = Budget(request.epsilon, request.delta)
-    build_config(get_method(request.method).config_type, request.config)
+    method = get_method(request.method)
+    budget = parse_budget(method, request.epsilon, request.delta)
+    configure(method, request.config, request.preset)
     data = source.load()
 
     from understudy.workflow import TrainOptions, train
 
     command_line = shlex.join(["understudy", *sys.argv[1:]])
     with stop_on_signals() as stop, show_progress() as listener:
-        options = TrainOptions(request.config, request.seed, listener, stop, command_line, source.as_dict())
+        options = TrainOptions(
+            request.config, request.seed, listener, stop, command_line, source.as_dict(), request.preset
+        )
         return train(request.method, data, budget, request.out, options)
 
 
@@ -112,8 +119,10 @@ def continue_run(request: Request, source: DataOptions) -> Release:
         asked = getattr(request, name)
         if asked is not None and asked != value:
             raise InputError(f"{name}: {asked} was asked for, but the run in {request.out} was started with {value}")
-    if request.config or request.seed is not None:
-        raise InputError("resume: a run keeps its config and seed; leave --config, --set, --device and --seed out")
+    if request.config or request.seed is not None or request.preset is not None:
+        raise InputError(
+            "resume: a run keeps its config and seed; leave --preset, --config, --set, --device and --seed out"
+        )
     data = source.completed_by(described.source).completed_from(described.domain).load()
     with stop_on_signals() as stop, show_progress() as listener:
         return resume(data, request.out, TrainOptions(listener=listener, stop_requested=stop))

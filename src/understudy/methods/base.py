@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from understudy.data.domain import Domain
-from understudy.methods.configuration import MethodConfig
-from understudy.privacy.budget import Budget
+from understudy.errors import InputError
+from understudy.methods.configuration import MethodConfig, build_config, overlay
+from understudy.privacy.budget import Budget, NoBudget
 from understudy.privacy.events import Event
 
 if TYPE_CHECKING:
@@ -32,12 +36,17 @@ class Plan:
     seconds_on_gpu: float  # roughly, on one H200
     remarks: tuple[str, ...] = ()
 
+    @property
+    def private(self) -> bool:
+        """Whether the run will carry any guarantee; a method without privacy plans an infinite epsilon."""
+        return math.isfinite(self.epsilon)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for ``--json`` and ``run.json``."""
         return {
             "method": self.method,
-            "epsilon": self.epsilon,
-            "delta": self.budget.delta,
+            "epsilon": self.epsilon if self.private else None,
+            "delta": self.budget.delta if self.private else None,
             "noise_multiplier": self.config.privacy.noise_multiplier,
             "steps": self.steps,
             "memory_bytes": self.memory_bytes,
@@ -57,6 +66,10 @@ class Method(ABC):
     summary: ClassVar[str]
     paper: ClassVar[str]
     config_type: ClassVar[type[MethodConfig]]
+    private: ClassVar[bool] = (
+        True  # False: a reference without any guarantee; its releases are stamped and never verify
+    )
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})  # named configs, for ``--preset``
 
     @abstractmethod
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
@@ -65,3 +78,26 @@ class Method(ABC):
     @abstractmethod
     def train(self, run: Run) -> Generator:
         """Train inside the run: all private reads through mechanisms on the run's ledger; returns the generator."""
+
+
+def configure(method: Method, values: Mapping[str, Any], preset: str | None = None) -> MethodConfig:
+    """The config of a method: its defaults, a named preset over them, and the given values over both."""
+    if preset is not None and preset not in method.presets:
+        known = f"choose one of {', '.join(sorted(method.presets))}" if method.presets else "it has none"
+        raise InputError(f"preset: {preset!r} is unknown for {method.name}; {known}")
+    below = {} if preset is None else method.presets[preset]
+    return build_config(method.config_type, overlay(below, values))
+
+
+def check_budget(method: Method, budget: Budget | None) -> Budget:
+    """The budget to plan with: a private method needs one, and a method without privacy cannot keep any."""
+    if method.private and (budget is None or isinstance(budget, NoBudget)):
+        raise InputError(
+            "budget: --epsilon and --delta are needed to start a run; pass for example --epsilon 10 --delta 1e-5"
+        )
+    if not method.private and not (budget is None or isinstance(budget, NoBudget)):
+        raise InputError(
+            f"budget: {method.name} is not private, so it keeps no budget; leave --epsilon and --delta out, or choose "
+            "a private method"
+        )
+    return NoBudget() if budget is None else budget

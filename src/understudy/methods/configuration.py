@@ -75,6 +75,15 @@ def read_config_file(path: Path) -> dict[str, Any]:
     return values
 
 
+def overlay(values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Config values with others laid over them, group by group."""
+    result = dict(values)
+    for key, value in above.items():
+        below = result.get(key)
+        result[key] = overlay(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
 def apply_settings(values: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """Config values with ``group.key=value`` settings laid over them; values are read as JSON, else as text."""
     result = json.loads(json.dumps(dict(values)))

@@ -8,7 +8,10 @@ from understudy.errors import InputError
 from understudy.methods.base import Method
 
 _METHODS = {
+    "dp-cgan": "understudy.methods.dp_cgan:DpCgan",
     "dp-merf": "understudy.methods.dp_merf:DpMerf",
+    "dpgan": "understudy.methods.dpgan:DpGan",
+    "gan": "understudy.methods.gan:Gan",
     "gs-wgan": "understudy.methods.gs_wgan:GsWgan",
 }
 

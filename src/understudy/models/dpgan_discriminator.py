@@ -1,4 +1,4 @@
-"""The discriminator of DPGAN: stride-2 convolutions over the image beside its label planes, no normalisation of any kind.
+"""The discriminator of DPGAN: stride-2 convolutions over the image beside its label planes, without normalisation.
 
 For 28x28 grey images of ten classes this is the published network of 1.72M parameters: 4x4 convolutions of the image
 and of the label planes side by side (64 channels each), 128 -> 256 (4x4), 256 -> 512 (3x3), 512 -> 1 (4x4). Other sizes
@@ -52,20 +52,24 @@ class DpganDiscriminator(nn.Module):
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Logits (N,) of images (N, C, H, W) in [0, 1] and their labels."""
-        hidden = nn.functional.leaky_relu(self.image_layer(2 * images - 1), SLOPE)
+        hidden = self.image_layer(2 * images - 1)
         if self.label_layer is not None:
             assert labels is not None, "labels: this discriminator was built with classes"
-            beside = nn.functional.leaky_relu(self.label_layer(self._planes(labels, images)), SLOPE)
-            hidden = torch.cat([hidden, beside], dim=1)
+            hidden = torch.cat([hidden, self.label_layer(self._planes(labels, images))], dim=1)
         for layer in self.layers:
-            hidden = nn.functional.leaky_relu(layer(hidden), SLOPE)
-        logits: Tensor = self.head(hidden).flatten()
+            hidden = layer(nn.functional.leaky_relu(hidden, SLOPE))
+        logits: Tensor = self.head(nn.functional.leaky_relu(hidden, SLOPE)).flatten()
         return logits
 
     def _planes(self, labels: Tensor, images: Tensor) -> Tensor:
         """One plane for each class, all ones for the image's own class and zeros for the others."""
-        one_hot = nn.functional.one_hot(labels, self.config.classes or 1).to(images.dtype)
-        return one_hot[:, :, None, None].expand(-1, -1, *images.shape[2:])
+        planes = one_hot(labels, self.config.classes or 1).to(images.dtype)
+        return planes[:, :, None, None].expand(-1, -1, *images.shape[2:])
+
+
+def one_hot(labels: Tensor, classes: int) -> Tensor:
+    """Labels as rows of truth values; unlike torch's own it never reads a value back from the device."""
+    return labels[:, None] == torch.arange(classes, device=labels.device)
 
 
 def map_sizes(shape: tuple[int, int, int]) -> tuple[Size, ...]:

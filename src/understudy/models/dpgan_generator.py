@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from understudy.models.dpgan_discriminator import SLOPE, kernel_and_stride, layer_channels, map_sizes
+from understudy.models.dpgan_discriminator import SLOPE, kernel_and_stride, layer_channels, map_sizes, one_hot
 from understudy.models.generator import Generator, GeneratorConfig
 
 
@@ -32,8 +32,8 @@ class DpganGenerator(Generator):
         """Raw images (N, C, H, W)."""
         hidden = self.latent_layer(latent[:, :, None, None])
         if self.label_layer is not None:
-            one_hot = nn.functional.one_hot(labels, self.config.classes or 1).to(latent.dtype)
-            hidden = torch.cat([hidden, self.label_layer(one_hot[:, :, None, None])], dim=1)
+            label = one_hot(labels, self.config.classes or 1).to(latent.dtype)
+            hidden = torch.cat([hidden, self.label_layer(label[:, :, None, None])], dim=1)
         for layer in self.layers:
             hidden = layer(nn.functional.leaky_relu(hidden, SLOPE))
         return hidden

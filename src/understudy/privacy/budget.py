@@ -20,3 +20,14 @@ class Budget:
             raise InputError(f"epsilon: {self.epsilon} is not a positive finite number; pass for example epsilon=10")
         if not (isinstance(self.delta, (int, float)) and 0 < self.delta < 1):
             raise InputError(f"delta: {self.delta} does not lie strictly between 0 and 1; pass for example delta=1e-5")
+
+
+@dataclass(frozen=True)
+class NoBudget(Budget):
+    """What a method without any privacy is planned with: (inf, 1) holds for everything and promises nothing."""
+
+    epsilon: float = math.inf
+    delta: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Nothing to check: it is no budget."""

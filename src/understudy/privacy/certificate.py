@@ -7,13 +7,14 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from understudy.errors import InputError
 from understudy.privacy.events import Event
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 _MAXIMUM_BYTES = 4 * 2**20
+NOT_PRIVATE = "not private: trained without clipping or noise; do not publish"
 
 
 class Guarantee(BaseModel):
@@ -38,15 +39,20 @@ class Guarantee(BaseModel):
 
 
 class Certificate(BaseModel):
-    """Everything a reader needs to recompute the claim; see docs/privacy.md for what it does and does not prove."""
+    """Everything a reader needs to recompute the claim; see docs/privacy.md for what it does and does not prove.
+
+    ``not_private`` stamps a generator of a method without privacy: it has no events and no guarantee, and nobody can
+    take it for a certified one, because ``verify`` refuses it and ``headline`` does not exist.
+    """
 
     model_config = _STRICT
     schema_version: Annotated[Literal[1], Field(alias="schema")] = 1
     method: str
     created: str
     software: dict[str, str]
-    guarantees: Annotated[tuple[Guarantee, ...], Field(min_length=1)]
-    events: Annotated[tuple[Event, ...], Field(min_length=1)]
+    not_private: str | None = None  # before the next two, which depend on it
+    guarantees: tuple[Guarantee, ...]
+    events: tuple[Event, ...]
     assumed_public: Annotated[tuple[str, ...], Field(min_length=1)]
     randomness: str
     runs_on_this_data: Annotated[int, Field(ge=1)]
@@ -58,9 +64,21 @@ class Certificate(BaseModel):
     not_covered: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
+    @field_validator("guarantees", "events")
+    @classmethod
+    def _none_without_privacy(cls, values: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
+        stamped = info.data.get("not_private") is not None
+        if stamped and values:
+            raise ValueError("a generator that is not private has none")
+        if not stamped and not values:
+            raise ValueError("at least one is needed")
+        return values
+
     @property
     def headline(self) -> Guarantee:
-        """The guarantee that is quoted first."""
+        """The guarantee that is quoted first; an error where there is none."""
+        if not self.guarantees:
+            raise InputError(f"certificate: there is no guarantee ({self.not_private})")
         return self.guarantees[0]
 
     def to_json(self) -> str:

@@ -45,6 +45,8 @@ _LIMITS = """\
 def model_card(release: Release) -> str:
     """The model card as Markdown; names that came from outside are escaped."""
     certificate = release.certificate
+    if certificate.not_private is not None:
+        return _card_without_privacy(release)
     parts = [
         f"# A private generator made with {plain(release.method)}\n",
         _what(release),
@@ -62,6 +64,16 @@ def model_card(release: Release) -> str:
         _LIMITS + "\n".join(f"  - {plain(item)}" for item in certificate.not_covered or ("side channels",)) + "\n",
     ]
     return "\n".join(parts)
+
+
+def _card_without_privacy(release: Release) -> str:
+    return (
+        f"# A generator made with {plain(release.method)}: not private\n\n"
+        f"**{plain(release.certificate.not_private or '')}.**\n\n"
+        "This generator is a reference for comparisons. It may reveal single records of the data it was trained on, "
+        "and nothing bounds how much. There is no guarantee to verify, and `understudy verify` refuses this folder.\n\n"
+        "![samples drawn from the generator](samples.png)\n"
+    )
 
 
 def _guarantee(release: Release) -> list[str]:

@@ -70,11 +70,12 @@ class Release:
         picks = torch.randint(len(allowed), (count,), generator=random, device=random.device)
         return torch.tensor(allowed, device=random.device)[picks]
 
-    def save(self, folder: Path | str, *, allow_seeded: bool = False) -> Path:
+    def save(self, folder: Path | str, *, allow_seeded: bool = False, without_guarantee: bool = False) -> Path:
         """Write the release folder: exactly the allowed files, all of them or none.
 
         An existing folder is replaced only if it is empty or holds a release and nothing else. A run with a seed is
-        refused unless ``allow_seeded``; its certificate keeps the stamp, and ``verify`` refuses it.
+        refused unless ``allow_seeded``, and one of a method without privacy unless ``without_guarantee``; their
+        certificates keep the stamp, and ``verify`` refuses it.
         """
         from understudy.release.grid import grid_png
         from understudy.release.model_card import model_card
@@ -83,6 +84,11 @@ class Release:
             raise InputError(
                 f"release: the run was {self.certificate.randomness!r}; who knows the seed can remove the noise, so "
                 "train again without a seed, or pass allow_seeded=True (--allow-seeded) to keep it for tests"
+            )
+        if self.certificate.not_private is not None and not without_guarantee:
+            raise InputError(
+                f"release: {self.method} is {self.certificate.not_private}; it stays in its run folder, so train a "
+                "private method for something to hand out"
             )
         weights, config = weights_to_bytes(self.generator), self._config().to_json()
         hashes = (sha256(weights), sha256(config.encode("utf-8")))

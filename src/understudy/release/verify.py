@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from understudy.errors import InputError, UnderstudyError
-from understudy.methods.registry import method_names
+from understudy.methods.registry import get_method, method_names
 from understudy.privacy import accounting
 from understudy.privacy.certificate import Certificate, Guarantee, file_sha256, read_certificate
 from understudy.privacy.events import Event
@@ -90,7 +90,10 @@ def verify(folder: Path | str) -> Verification:
     if certificate is None:
         return Verification(None, None, None, tuple(checks))
     checks += [_check_weights_hash(place, certificate), _check_config_hash(place, certificate)]
-    checks += [_check_loadable(place, certificate), _check_randomness(certificate), _check_plan(place, certificate)]
+    checks += [_check_loadable(place, certificate), _check_randomness(certificate)]
+    if certificate.not_private is not None:
+        return Verification(None, None, None, (*checks, Check("guarantee", False, f"none: {certificate.not_private}")))
+    checks.append(_check_plan(place, certificate))
     computed, recomputed = _recompute(certificate)
     headline = certificate.headline
     return Verification(computed, headline.delta, headline.epsilon, (*checks, *recomputed))
@@ -169,6 +172,8 @@ def _check_randomness(certificate: Certificate) -> Check:
 def _check_plan(place: Path, certificate: Certificate) -> Check:
     """The events must be those that the released config plans, and in full; a plan that was raised is said aloud."""
     name = "plan"
+    if certificate.method in method_names() and not get_method(certificate.method).private:
+        return Check(name, False, f"method {certificate.method!r} is not private: nothing it made has a guarantee")
     if certificate.config_sha256 is None:
         return Check(name, True, "the certificate is not tied to a config, so no plan is compared")
     if certificate.method not in method_names():
@@ -187,7 +192,6 @@ def _check_plan(place: Path, certificate: Certificate) -> Check:
 def _missing_events(place: Path, certificate: Certificate) -> list[Event]:
     """Planned events that the certificate does not charge in full."""
     from understudy.methods.configuration import build_config
-    from understudy.methods.registry import get_method
     from understudy.privacy.budget import Budget
     from understudy.release.config import read_config
 

@@ -76,7 +76,8 @@ class Run:
 
         Privacy: ``values`` must be public: computed from generated images or sanitized values, never from private ones.
         """
-        values = {**values, "epsilon_spent": self.epsilon_spent()}
+        if self.plan.private:  # a method without privacy has no spending to show
+            values = {**values, "epsilon_spent": self.epsilon_spent()}
         progress = Progress(step, self.plan.steps, values, time.monotonic() - self.started)
         line = {"step": step, "seconds": round(progress.seconds, 3), **values}
         with (self.folder / "progress.jsonl").open("a", encoding="utf-8") as file:
@@ -120,6 +121,10 @@ class Run:
         """Write a checkpoint; a run that was asked to stop ends here, ready to be resumed."""
         self.checkpoints.save(step, tensors, {**state, _LEDGER_MARK: self.ledger.mark})
         self._last_checkpoint = time.monotonic()
+        self.stop_if_requested(step)
+
+    def stop_if_requested(self, step: int) -> None:
+        """End a run that was asked to stop; what it did since its last checkpoint is done again when it is resumed."""
         if self.stop_requested():
             self.ledger.note(f"interrupted after step {step}")
             raise InterruptedRun(
