@@ -90,6 +90,16 @@ def test_the_fast_mode_trains_networks_for_fewer_epochs(digits: Digits, quick_sc
     assert result.left_out == ("the classifier behind is and fid[lenet] ran 1 epochs instead of 2",)
 
 
+def test_slow_work_says_how_far_it_is(digits: Digits, quick_scorer: None) -> None:
+    train, test = pairs(digits)
+    heard: list[tuple[str, int, int]] = []
+    config = replace(CONFIG, listener=lambda *count: heard.append(count))
+    evaluate(*train, train, test, ("fid[lenet]",), config)
+    epochs = [count for count in heard if count[0].startswith("epochs")]
+    assert [done for _, done, _ in epochs] == list(range(1, epochs[0][2] + 1))
+    assert heard[-1] == ("samples through the network of the Fréchet distance", 1347, 1347)
+
+
 def test_the_classifier_behind_the_scores_is_kept_and_found_again(
     digits: Digits, quick_scorer: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

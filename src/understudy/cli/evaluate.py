@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from understudy.cli.options import Classes, Data, DataOptions, Declare, Json, Records, ReleaseFolder, Shape, print_json
+from understudy.cli.scoring import Listeners, show_scoring
 
 if TYPE_CHECKING:
     from understudy.data import ImageDataset
     from understudy.evaluate.evaluation import EvaluationConfig
-    from understudy.evaluate.parallel import DownstreamProgress, Listener
 
 NAME = "evaluate"
 _MOST_SAMPLES = 60_000
@@ -35,7 +33,7 @@ class Choices:
     allow_few: bool = False
     device: str = "auto"
 
-    def config(self, classes: int | None, listener: Listener | None = None) -> EvaluationConfig:
+    def config(self, classes: int | None, listeners: Listeners) -> EvaluationConfig:
         """The same for the evaluation itself."""
         from understudy.evaluate import EvaluationConfig
         from understudy.evaluate.fid import FidConfig
@@ -49,7 +47,8 @@ class Choices:
             fid=FidConfig(allow_few=self.allow_few),
             fast=self.fast,
             cache=default_folder() if self.cache else None,
-            crew=Crew(self.workers, listener),
+            crew=Crew(self.workers, listeners.classifiers),
+            listener=listeners.counts,
         )
 
 
@@ -144,8 +143,8 @@ def evaluate_release(
     test = held_out.completed_from(release.domain).load(split)
     images, labels = release.sample(samples or min(_MOST_SAMPLES, release.domain.nominal_records))
     planes = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
-    with show_classifiers() as listener:
-        config = (choices or Choices()).config(release.domain.classes, listener)
+    with show_scoring() as listeners:
+        config = (choices or Choices()).config(release.domain.classes, listeners)
         result = evaluate(planes, labels, _pair(train), _pair(test), names, config).as_dict()
     if (folder / "run.json").exists():
         write_text(folder / "evaluation.json", json.dumps(result, indent=2) + "\n")
@@ -166,36 +165,6 @@ def describe(result: dict[str, Any]) -> Iterator[str]:
         yield line
     yield from (f"fast: {sentence}" for sentence in result["left_out"])
     yield f"({result['stamp'] or 'the real data were declared public'})"
-
-
-@contextmanager
-def show_classifiers() -> Iterator[Listener]:
-    """A listener that shows which classifiers have finished and how long they took: a bar, or lines into a file."""
-    if not sys.stderr.isatty():
-        yield lambda progress: print(_line(progress), file=sys.stderr)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        tasks: dict[str, Any] = {}
-
-        def listen(progress: DownstreamProgress) -> None:
-            what = f"trained on {progress.trained_on}"
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=progress.total)
-            bars.update(tasks[what], completed=progress.finished)
-            bars.console.print(_line(progress))
-
-        yield listen
-
-
-def _line(progress: DownstreamProgress) -> str:
-    """One finished classifier; its accuracy comes with the stamp, at the end."""
-    result = progress.result
-    place = f"{progress.finished}/{progress.total}"
-    return f"{place:>6}  {result.classifier} trained on {progress.trained_on} in {result.seconds:.1f} s"
 
 
 def _percent(share: float) -> str:

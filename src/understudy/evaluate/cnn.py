@@ -8,7 +8,7 @@ Nothing is chosen on test data: the last state of the network is the one that is
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,8 @@ from understudy.devices import choose_device
 from understudy.errors import InputError
 from understudy.evaluate.checks import Images, Labels
 from understudy.files import read_tensors
+
+Counter = Callable[[int, int], None]  # hears how many of how many are done
 
 PREDICTION_BATCH = 2_000
 TINY_PIXELS = 16 * 16
@@ -150,8 +152,13 @@ def scale(images: Tensor) -> Tensor:
     return images.float().div(127.5).sub(1).contiguous(memory_format=torch.channels_last)
 
 
-def train_cnn(images: Images, labels: Labels, classes: int, config: CnnConfig | None = None) -> TrainedCnn:
-    """Train the classifier with the whole data set on the device; the same seed gives the same start and order."""
+def train_cnn(
+    images: Images, labels: Labels, classes: int, config: CnnConfig | None = None, listener: Counter | None = None
+) -> TrainedCnn:
+    """Train the classifier with the whole data set on the device; the same seed gives the same start and order.
+
+    ``listener`` hears after each epoch how many of how many are done.
+    """
     config = config or CnnConfig()
     device = choose_device(config.device)
     image_tensor, label_tensor = as_tensor(images).to(device), as_tensor(labels).to(device)
@@ -160,7 +167,7 @@ def train_cnn(images: Images, labels: Labels, classes: int, config: CnnConfig | 
         torch.manual_seed(config.seed)
         network = CnnNetwork((channels, height, width), classes, config).to(device)
         with _threads_for(height * width):
-            _fit(network, image_tensor, label_tensor, config)
+            _fit(network, (image_tensor, label_tensor), config, listener)
     return TrainedCnn(network.eval(), config, classes, device)
 
 
@@ -208,12 +215,13 @@ def _rate(progress: float) -> float:
     return 0.5 + 0.5 * math.cos(math.pi * (progress - WARM_UP) / (1 - WARM_UP))
 
 
-def _fit(network: CnnNetwork, images: Tensor, labels: Tensor, config: CnnConfig) -> None:
+def _fit(network: CnnNetwork, data: tuple[Tensor, Tensor], config: CnnConfig, listener: Counter | None) -> None:
+    images, labels = data
     size, steps, epochs = config.schedule(len(images))
     optimiser = torch.optim.Adam(network.parameters(), lr=config.learning_rate, fused=images.is_cuda)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step / (steps * epochs)))
     network.train()
-    for _ in range(epochs):
+    for epoch in range(epochs):
         order = torch.randperm(len(images), device=images.device)
         for step in range(steps):
             chosen = order[step * size : (step + 1) * size]
@@ -222,3 +230,5 @@ def _fit(network: CnnNetwork, images: Tensor, labels: Tensor, config: CnnConfig)
             torch.autograd.backward(loss)
             optimiser.step()
             schedule.step()
+        if listener is not None:
+            listener(epoch + 1, epochs)

@@ -7,8 +7,9 @@ kept in the cache, where the caller names one: see ``private_cache``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from understudy.evaluate.checks import (
     check_same_shape,
 )
 from understudy.evaluate.classifiers import CLASSIFIERS, FAST_EPOCHS, ClassifierSetup, check_installed
-from understudy.evaluate.cnn import CnnConfig, TrainedCnn
+from understudy.evaluate.cnn import CnnConfig, Counter, TrainedCnn
 from understudy.evaluate.downstream import LabelledImages
 from understudy.evaluate.fid import FidConfig, LenetFeatures, check_counts, fid
 from understudy.evaluate.inception import InceptionFeatures, Precision
@@ -55,6 +56,7 @@ class EvaluationConfig:
     fast: bool = False  # classifiers train on fewer images and for fewer epochs; the result says what was left out
     cache: Path | None = None  # folder for what follows from the real data alone; private like the data
     crew: Crew = field(default_factory=Crew)  # who trains the downstream classifiers
+    listener: Callable[[str, int, int], None] | None = None  # hears of other work: what, how many of how many are done
 
     @property
     def cnn(self) -> CnnConfig:
@@ -183,11 +185,18 @@ class _Run:
     def classifier(self) -> TrainedCnn:
         """The classifier trained on the real training set, trained at most once."""
         if self.real_classifier is None:
-            self.real_classifier = trained_scorer(self.real_train, self.classes, self.config.scorer, self.config.cache)
+            listener = self._listener("epochs of the classifier behind the scores")
+            settings = (self.config.scorer, self.config.cache, listener)
+            self.real_classifier = trained_scorer(self.real_train, self.classes, *settings)
         return self.real_classifier
 
     def _fid_config(self) -> FidConfig:
-        return replace(self.config.fid, statistics_cache=self.config.fid.statistics_cache or self.config.cache)
+        listener = self._listener("samples through the network of the Fréchet distance")
+        cache = self.config.fid.statistics_cache or self.config.cache
+        return replace(self.config.fid, statistics_cache=cache, listener=self.config.fid.listener or listener)
+
+    def _listener(self, what: str) -> Counter | None:
+        return None if self.config.listener is None else partial(self.config.listener, what)
 
 
 def _left_out(figures: tuple[dict[str, Any], ...], config: EvaluationConfig) -> tuple[str, ...]:

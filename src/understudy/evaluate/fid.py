@@ -24,7 +24,7 @@ from torch import Tensor
 
 from understudy.errors import InputError
 from understudy.evaluate.checks import Images, check_images, check_same_shape
-from understudy.evaluate.cnn import PREDICTION_BATCH, TrainedCnn
+from understudy.evaluate.cnn import PREDICTION_BATCH, Counter, TrainedCnn
 from understudy.evaluate.frechet import FeatureStatistics, StreamingStatistics, frechet_distance
 from understudy.evaluate.inception import InceptionFeatures
 from understudy.evaluate.private_cache import content_hash, keep
@@ -64,6 +64,7 @@ class FidConfig:
 
     allow_few: bool = False  # score sets that are too small for a covariance of full rank, with a warning
     statistics_cache: Path | None = None  # folder for statistics of reference sets; private like the images
+    listener: Counter | None = None  # hears how many of the generated images have passed through the network
 
 
 @dataclass(frozen=True)
@@ -93,18 +94,20 @@ def fid(images: Images, reference: Images, network: FeatureNetwork, config: FidC
     check_counts(len(images), len(reference), network.dimensions, config.allow_few)
     notes = _notes(len(images), len(reference), network.dimensions)
     real = reference_statistics(reference, network, config.statistics_cache)
-    value = frechet_distance(real, feature_statistics(images, network))
+    value = frechet_distance(real, feature_statistics(images, network, config.listener))
     name = "fid" if isinstance(network, InceptionFeatures) else f"fid[{network.name}]"
     seconds = time.perf_counter() - started
     return FidResult(name, value, len(images), len(reference), network.name, seconds, notes)
 
 
-def feature_statistics(images: Images, network: FeatureNetwork) -> FeatureStatistics:
+def feature_statistics(images: Images, network: FeatureNetwork, listener: Counter | None = None) -> FeatureStatistics:
     """Mean and covariance of the features of all images, one batch in memory at a time."""
     statistics: StreamingStatistics | None = None
     for features in network.batches(images):
         statistics = statistics or StreamingStatistics(network.dimensions, features.device)
         statistics.update(features)
+        if listener is not None:
+            listener(statistics.count, len(images))
     if statistics is None:
         raise InputError("images: no image at all; pass at least two")
     return statistics.result()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from understudy.errors import InputError
 from understudy.evaluate.checks import Images, check_images
-from understudy.evaluate.cnn import CnnConfig, TrainedCnn, load_cnn, train_cnn
+from understudy.evaluate.cnn import CnnConfig, Counter, TrainedCnn, load_cnn, train_cnn
 from understudy.evaluate.downstream import LabelledImages
 from understudy.evaluate.private_cache import content_hash, keep
 
@@ -49,19 +49,25 @@ def scorer_config(device: str = "auto", seed: int = 0, fast: bool = False) -> Cn
     return CnnConfig(convolutions=2, normalise=True, dense_dropout=0.25, epochs=epochs, device=device, seed=seed)
 
 
-def trained_scorer(train: LabelledImages, classes: int, config: CnnConfig, cache: Path | None = None) -> TrainedCnn:
+def trained_scorer(
+    train: LabelledImages,
+    classes: int,
+    config: CnnConfig,
+    cache: Path | None = None,
+    listener: Counter | None = None,
+) -> TrainedCnn:
     """The classifier trained on the real training set, or the same one as kept in the folder ``cache``.
 
     Privacy: trained on real data without noise; the kept weights are as private as the images.
     """
     if cache is None:
-        return train_cnn(train.images, train.labels, classes, config)
+        return train_cnn(train.images, train.labels, classes, config, listener)
     words = f"scorer-1|{config.describe()}|{config.seed}|{classes}"
     path = cache / f"scorer-{content_hash(words, train.images, train.labels)}.safetensors"
     shape = train.images.shape[1:]
     scorer = load_cnn(path, (int(shape[0]), int(shape[1]), int(shape[2])), classes, config)
     if scorer is None:
-        scorer = train_cnn(train.images, train.labels, classes, config)
+        scorer = train_cnn(train.images, train.labels, classes, config, listener)
         keep(path, scorer.as_bytes())
     return scorer
 
