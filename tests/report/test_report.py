@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from understudy.errors import InputError
-from understudy.report.report import write_report
+from understudy.report.report import ReportOptions, write_report
 
+from ..helpers import tiny_data
 from ..release.building import make_release
+from .conftest import STAMP, write_run
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -21,25 +23,6 @@ HOSTILE = (
     "</title><b>",
     "$\\frac{1}{2}$",
 )
-STAMP = "not private: do not publish"
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A run folder as training leaves it, with an evaluation."""
-    folder = tmp_path / "my-run"
-    folder.mkdir()
-    make_release().save(folder / "release")
-    description = {"method": "dp-merf", "budget": {"epsilon": 10, "delta": 1e-5}, "command": "understudy train dp-merf"}
-    (folder / "run.json").write_text(json.dumps(description))
-    lines = [{"step": step, "seconds": step / 10, "loss": 1 / step, "epsilon_spent": step / 5} for step in (1, 10, 20)]
-    (folder / "progress.jsonl").write_text("\n".join(json.dumps(line) for line in lines) + '\n{"step": 3')
-    figures = [
-        {"name": "cnn", "value": 0.875, "accuracy": 0.875, "tested_on": 360, "stamp": STAMP},
-        {"name": "fid", "value": 12.34567, "stamp": STAMP},
-    ]
-    (folder / "evaluation.json").write_text(json.dumps({"figures": figures, "samples": 500, "stamp": STAMP}))
-    return folder
 
 
 class _Parser(HTMLParser):
@@ -73,6 +56,7 @@ def test_a_run_is_shown_whole(run: Path, tmp_path: Path):
         "verified",
         "What an attacker can gain",
         "Budget spent over training",
+        "Training diagnostics",
         "87.5 %",
         "12.35",
         STAMP,
@@ -83,7 +67,67 @@ def test_a_run_is_shown_whole(run: Path, tmp_path: Path):
     ):
         assert words in text, words
     assert text.count("data:image/png;base64,") == 4  # one row for each class
-    assert text.count("<svg") == 3
+    assert text.count("<svg") == 5  # attack, budget, loss, norms, share that was clipped
+
+
+def test_the_attack_table_follows_from_the_events(run: Path, tmp_path: Path):
+    """The certificate is one Gaussian with multiplier 1: the best test is right in Phi(1/2) = 69.15 % of the cases."""
+    text = write_report([run], tmp_path / "report.html").read_text()
+    assert "69.2 %" in text
+    assert "38.3 %" in text  # its advantage
+    assert "1 in 1,000" in text
+    found = float(re.search(r"1 in 100</th><td[^>]*>([\d.]+) %", text)[1])
+    assert 9.2 <= found <= 10.2  # the exact trade-off at a false-positive rate of 1 % is Phi(1 - 2.3263) = 9.23 %
+
+
+def test_no_private_path_is_on_the_page(run: Path, tmp_path: Path):
+    text = write_report([run], tmp_path / "report.html").read_text()
+    assert "ward-7" not in text
+    assert "--data digits" in text
+    private = write_run(tmp_path / "other", name="ward-7-patients")
+    text = write_report([private], tmp_path / "report.html").read_text()
+    assert "ward-7" not in text
+    assert "--data YOUR-DATA" in text
+    assert "--records 1000" in text
+
+
+def test_published_figures_stand_beside_ours_for_known_data(tmp_path: Path):
+    text = write_report([write_run(tmp_path / "run", name="mnist")], tmp_path / "report.html").read_text()
+    assert "DPGAN, large batch and step schedule" in text
+    assert "Bie, Kamath, Zhang 2023" in text
+    assert "DP-HP" not in text  # published at epsilon 1 only, and ours is above
+    text = write_report([write_run(tmp_path / "own", name="scans")], tmp_path / "report.html").read_text()
+    assert "Bie, Kamath, Zhang 2023" not in text
+
+
+def test_a_public_page_holds_nothing_private(run: Path, tmp_path: Path):
+    text = write_report([run], tmp_path / "report.html", ReportOptions(public=True)).read_text()
+    assert "Budget spent over training" in text
+    for words in (STAMP, "Training diagnostics", "87.5 %", "12.35", "gradient norm"):
+        assert words not in text, words
+
+
+def test_nearest_neighbours_show_real_records_under_a_stamp(run: Path, tmp_path: Path):
+    options = ReportOptions(train_data=tiny_data(), test_data=tiny_data(seed=1))
+    text = write_report([run / "release"], tmp_path / "report.html", options).read_text()
+    assert "Nearest neighbours" in text
+    assert "median distance, held-out real" in text
+    assert STAMP in text
+    assert "shows real records" in text
+    assert text.count("data:image/png;base64,") == 6
+    with pytest.raises(InputError, match="public page"):
+        write_report([run], tmp_path / "report.html", ReportOptions(train_data=tiny_data(), public=True))
+
+
+def test_a_generator_without_privacy_is_stamped_and_never_public(tmp_path: Path):
+    stamp = "not private: trained without clipping or noise; do not publish"
+    release = make_release(guarantees=[], events=[], not_private=stamp)
+    release.save(tmp_path / "open", without_guarantee=True)
+    text = write_report([tmp_path / "open"], tmp_path / "report.html").read_text()
+    assert text.count(stamp) >= 1
+    assert "None of these is a real record" not in text
+    with pytest.raises(InputError, match="trained without privacy"):
+        write_report([tmp_path / "open"], tmp_path / "report.html", ReportOptions(public=True))
 
 
 def test_the_page_loads_and_runs_nothing(run: Path, tmp_path: Path):
@@ -102,7 +146,7 @@ def test_a_release_alone_is_not_stamped(run: Path, tmp_path: Path):
 def test_several_are_compared(run: Path, tmp_path: Path):
     rgb = make_release(channels=3, classes=None).save(tmp_path / "colour")
     text = write_report([run, rgb], tmp_path / "report.html").read_text()
-    assert "At a glance" in text
+    assert "Side by side" in text
     assert 'href="#subject-2"' in text
     assert 'id="subject-2"' in text
     assert "no classes" in text
@@ -131,7 +175,9 @@ def test_a_run_that_goes_on_is_shown_without_release(run: Path, tmp_path: Path):
 
 def test_hostile_names_stay_text(run: Path, tmp_path: Path):
     make_release(classes=5, class_names=HOSTILE, not_covered=[HOSTILE[0]]).save(run / "release")
-    (run / "run.json").write_text(json.dumps({"command": HOSTILE[1], "method": HOSTILE[0]}))
+    (run / "run.json").write_text(json.dumps({"command": HOSTILE[1], "method": HOSTILE[0], "data": HOSTILE[0]}))
+    private = [{"step": step, "gradient_norm_before": 1.0, HOSTILE[0]: step, HOSTILE[1]: step**2} for step in (1, 2, 3)]
+    (run / "private" / "diagnostics.jsonl").write_text("\n".join(json.dumps(line) for line in private))
     lines = [{"step": step, "epsilon_spent": 1.0, HOSTILE[4]: 2.0} for step in (1, 2)]
     (run / "progress.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
     figures = [{"name": HOSTILE[0], "value": 1.0}, {"name": HOSTILE[1], "value": 0.5, "accuracy": 0.5}]

@@ -42,6 +42,7 @@ def command(
     ] = None,
     collect: Annotated[bool, typer.Option("--collect", help="Draw finished runs instead of running any.")] = False,
     data: Annotated[str | None, typer.Option("--data", help="As for `understudy train`.")] = None,
+    test_data: Annotated[str | None, typer.Option("--test-data", help="As for `understudy evaluate`.")] = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="Budget of each run, unless it varies.")] = None,
     delta: Annotated[float | None, typer.Option("--delta", help="Budget of each run, unless it varies.")] = None,
     metrics: Annotated[
@@ -66,11 +67,13 @@ def command(
 
     More values behind --over add points. Every point spends its own budget on the same data; the total is stated.
     """
-    from understudy.cli.sweep import Sweep, collect_runs, run_sweep
+    from understudy.cli.sweep import collect_runs, run_sweep
+    from understudy.cli.sweep_plan import Sweep
 
     if collect:
         used = {"--data": data, "--epsilon": epsilon, "--delta": delta, "--config": config, "--set": settings}
         used |= {"--samples": samples, "--device": device, "--preset": preset, "--fast": fast or None}
+        used |= {"--test-data": test_data}
         used |= {"--repeats": repeats if repeats != 1 else None}
         _refuse("--collect draws finished runs", {name: value for name, value in used.items() if value is not None})
         result = collect_runs([Path(folder) for folder in what], over or [], _names(metrics), out)
@@ -91,6 +94,7 @@ def command(
             repeats=repeats,
             preset=preset,
             fast=fast,
+            test_data=test_data,
         )
         result = run_sweep(sweep)
     if as_json:

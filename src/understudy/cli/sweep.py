@@ -7,55 +7,30 @@ The folder: ``sweep.json`` (what every point has in common), ``points/NAME`` (a 
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from understudy.cli.options import DataOptions
-from understudy.errors import AbortedRun, BudgetError, InputError, InterruptedRun
+from understudy.cli.sweep_plan import (
+    POINTS,
+    Sweep,
+    Task,
+    check_evaluation,
+    check_plans,
+    check_settings,
+    point_task,
+    sweep_command,
+    sweep_device,
+)
+from understudy.errors import AbortedRun, CheckError, InputError, InterruptedRun
 
 if TYPE_CHECKING:
+    from understudy.data import ImageDataset
     from understudy.evaluate.curves import Curve, PlannedPoint
 
-POINTS, DESCRIPTION = "points", "sweep.json"
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """What was asked for."""
-
-    method: str
-    out: Path
-    source: DataOptions
-    budget: tuple[float | None, float | None]
-    config: dict[str, Any]
-    over: tuple[str, ...]
-    metrics: tuple[str, ...]
-    samples: int | None = None
-    repeats: int = 1
-    preset: str | None = None
-    fast: bool = False
-
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """The figures that the curve shows."""
-        from understudy.evaluate.curves import shown_metrics
-
-        return shown_metrics(self.metrics)
-
-
-@dataclass(frozen=True)
-class Task:
-    """One point with everything that its run needs."""
-
-    point: PlannedPoint
-    folder: Path
-    epsilon: float | None
-    delta: float | None
-    config: dict[str, Any]
+DESCRIPTION = "sweep.json"
 
 
 def run_sweep(sweep: Sweep) -> Curve:
@@ -71,19 +46,23 @@ def run_sweep(sweep: Sweep) -> Curve:
 
     axes = [parse_axis(text) for text in sweep.over]
     points = plan_points(axes, sweep.repeats)
-    expand_metrics(sweep.metrics)  # a misspelt one is refused before anything is trained
-    tasks = [_task(sweep, point) for point in points]
-    _check_plans(sweep, tasks)
+    names = expand_metrics(sweep.metrics)
+    tasks = [point_task(sweep, point) for point in points]
+    check_settings(sweep, tasks)
+    data = sweep.source.load()
+    check_plans(sweep, tasks, data.domain)
+    check_evaluation(sweep, names, data)
     make_folder(sweep.out, "curve")
     with locked(sweep.out):
-        tasks = _remember(sweep, [axis.key for axis in axes], tasks)
+        tasks = _remember(sweep, [axis.key for axis in axes], tasks, data)
         problems = _bring_to_end(sweep, tasks)
         return _finish(sweep, [axis.key for axis in axes], tasks, problems)
 
 
 def collect_runs(folders: Sequence[Path], keys: Sequence[str], metrics: Sequence[str], out: Path) -> Curve:
     """A curve from finished and evaluated runs; nothing is trained."""
-    from understudy.evaluate.curves import Curve, in_order, read_point, total_spending
+    from understudy.evaluate.curves import Curve, in_order, read_point
+    from understudy.evaluate.spending import total_spending
     from understudy.files import make_folder
 
     wrong = next((key for key in keys if "=" in key), None)
@@ -132,41 +111,7 @@ def describe(curve: Curve) -> str:
     return "\n".join([*lines, f"({curve.stamp or 'the real data were declared public'})"])
 
 
-def _task(sweep: Sweep, point: PlannedPoint) -> Task:
-    """The budget and the config of one point."""
-    from understudy.evaluate.curves import BUDGET_KEYS
-    from understudy.methods.configuration import apply_settings
-
-    epsilon, delta = (point.values.get(name, given) for name, given in zip(BUDGET_KEYS, sweep.budget, strict=True))
-    settings = [f"{key}={json.dumps(value)}" for key, value in point.values.items() if key not in BUDGET_KEYS]
-    folder = sweep.out / POINTS / point.name
-    return Task(point, folder, epsilon, delta, apply_settings(sweep.config, settings))
-
-
-def _check_plans(sweep: Sweep, tasks: Sequence[Task]) -> None:
-    """Refuse a sweep with a point that is misspelt or over its budget, before anything is spent."""
-    from understudy.cli.options import parse_budget
-    from understudy.methods.base import configure
-    from understudy.methods.registry import get_method
-
-    method = get_method(sweep.method)
-    prepared = [
-        (task, configure(method, task.config, sweep.preset), parse_budget(method, task.epsilon, task.delta))
-        for task in tasks
-    ]
-    domain = sweep.source.load().domain
-    for task, config, budget in prepared:
-        if (task.folder / "run.json").exists() or task.point.repeat > 1:
-            continue  # was checked when it was started, or is the same plan again
-        plan = method.plan(config, domain, budget)
-        if plan.epsilon > budget.epsilon:
-            raise BudgetError(
-                f"budget: the point {task.point.name} costs epsilon {plan.epsilon:g}, but only {budget.epsilon:g} is "
-                "allowed; raise --epsilon or leave privacy.noise_multiplier out to have it calibrated"
-            )
-
-
-def _remember(sweep: Sweep, keys: list[str], tasks: list[Task]) -> list[Task]:
+def _remember(sweep: Sweep, keys: list[str], tasks: list[Task], data: ImageDataset) -> list[Task]:
     """Compare with the sweep that is in the folder already, and take over its points; else write it down."""
     from understudy.evaluate.curves import PlannedPoint
     from understudy.files import write_text
@@ -179,8 +124,9 @@ def _remember(sweep: Sweep, keys: list[str], tasks: list[Task]) -> list[Task]:
         "keys": keys,
         "samples": sweep.samples,
         "preset": sweep.preset,
+        "test_data": sweep.test_data,
         "fast": sweep.fast,
-        "data": sweep.source.source,
+        "data": data.name,
         "declared": sweep.source.as_dict(),
     }
     path, points = sweep.out / DESCRIPTION, [task.point for task in tasks]
@@ -194,12 +140,23 @@ def _remember(sweep: Sweep, keys: list[str], tasks: list[Task]) -> list[Task]:
                     "repeat its command to continue it, or choose another folder"
                 )
         old = [PlannedPoint(dict(point["values"]), int(point["repeat"])) for point in earlier["points"]]
+        _check_same_data(sweep, old, data)
         points = old + [point for point in points if point.name not in {each.name for each in old}]
     elif any(sweep.out.glob("*.json")):
         raise InputError(f"curve: {sweep.out} holds other files already; choose another folder")
     described = [{"values": point.values, "repeat": point.repeat} for point in points]
     write_text(path, json.dumps({**wanted, "points": described}, indent=1) + "\n")
-    return [_task(sweep, point) for point in points]
+    return [point_task(sweep, point) for point in points]
+
+
+def _check_same_data(sweep: Sweep, points: Sequence[PlannedPoint], data: ImageDataset) -> None:
+    """All points of a sweep are about the same records; the comparison is with the private print of earlier ones."""
+    from understudy.workflow import FINGERPRINT
+
+    prints = [sweep.out / POINTS / point.name / FINGERPRINT for point in points]
+    known = next((path for path in prints if path.is_file()), None)
+    if known is not None and known.read_text(encoding="utf-8") != data.fingerprint():
+        raise InputError(f"curve: {sweep.out} was started on other data of the same name; pass those, or another --out")
 
 
 def _bring_to_end(sweep: Sweep, tasks: Sequence[Task]) -> dict[str, str]:
@@ -212,7 +169,7 @@ def _bring_to_end(sweep: Sweep, tasks: Sequence[Task]) -> dict[str, str]:
         try:
             _train(sweep, task)
             _evaluate(sweep, task)
-        except AbortedRun as error:
+        except (AbortedRun, CheckError) as error:
             problems[task.point.name] = str(error)
         except InterruptedRun:
             raise InterruptedRun(
@@ -249,18 +206,17 @@ def _train(sweep: Sweep, task: Task) -> None:
 def _evaluate(sweep: Sweep, task: Task) -> None:
     from understudy.cli.evaluate import Choices, evaluate_release
 
-    choices = Choices(fast=sweep.fast, cache=True, device=_device(sweep))
-    real = (sweep.source, sweep.source, "test")
-    evaluate_release(task.folder, real, ",".join(sweep.metrics), sweep.samples, choices)
-
-
-def _device(sweep: Sweep) -> str:
-    return str(sweep.config.get("runtime", {}).get("device", "auto"))
+    choices = Choices(fast=sweep.fast, cache=True, device=sweep_device(sweep))
+    try:
+        evaluate_release(task.folder, (sweep.source, *sweep.held_out), ",".join(sweep.metrics), sweep.samples, choices)
+    except InputError as error:  # the data were checked before: it is what this generator draws that cannot be scored
+        raise CheckError(str(error)) from None
 
 
 def _finish(sweep: Sweep, keys: list[str], tasks: Sequence[Task], problems: dict[str, str]) -> Curve:
     from understudy.devices import choose_device, describe_device
-    from understudy.evaluate.curves import Curve, in_order, read_point, total_spending
+    from understudy.evaluate.curves import Curve, in_order, read_point
+    from understudy.evaluate.spending import total_spending
 
     done = [task for task in tasks if task.point.name not in problems]
     if not done:
@@ -271,32 +227,8 @@ def _finish(sweep: Sweep, keys: list[str], tasks: Sequence[Task], problems: dict
         points=in_order([read_point(task.folder, keys, sweep.shown, task.point) for task in done]),
         totals=total_spending([task.folder for task in tasks if (task.folder / "run.json").exists()]),
         problems=problems,
-        command=_command(sweep, [task.point for task in tasks]),
-        device=describe_device(choose_device(_device(sweep))),
+        command=sweep_command(sweep, [task.point for task in tasks]),
+        device=describe_device(choose_device(sweep_device(sweep))),
     )
     write_curve(sweep.out, curve)
     return curve
-
-
-def _command(sweep: Sweep, points: Sequence[PlannedPoint]) -> str:
-    """The command that repeats the sweep; where the data and the results lie is not part of it."""
-    from understudy.data.catalog import is_known
-    from understudy.report.reproduce import PLACEHOLDER, changed_settings
-
-    named = sweep.source.source if is_known(sweep.source.source) else PLACEHOLDER
-    options: list[tuple[str, Any]] = [("--records", sweep.source.records), ("--classes", sweep.source.classes)]
-    options += [("--shape", sweep.source.shape), *(("--declare", text) for text in sweep.source.declared)]
-    options += zip(("--epsilon", "--delta"), sweep.budget, strict=True)
-    for key in points[0].values:
-        values = dict.fromkeys(json.dumps(point.values[key]).strip('"') for point in points)
-        options.append(("--over", f"{key}={','.join(values)}"))
-    options += [("--preset", sweep.preset)]
-    for key, value in changed_settings(sweep.method, sweep.config):
-        options.append(("--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"))
-    options += [("--metrics", ",".join(sweep.metrics)), ("--samples", sweep.samples)]
-    repeats = max(point.repeat for point in points)
-    options += [("--repeats", repeats if repeats > 1 else None)]
-    lines = [shlex.join(["understudy", "curve", sweep.method, "--data", named])]
-    lines += [shlex.join([name, str(value)]) for name, value in options if value is not None]
-    lines += ["--fast"] if sweep.fast else []
-    return " \\\n  ".join([*lines, "--out runs/curve"])

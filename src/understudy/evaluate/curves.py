@@ -20,12 +20,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from understudy.errors import InputError, UnderstudyError
+from understudy.errors import InputError
 from understudy.evaluate.evaluation import STAMP
-from understudy.privacy import accounting
-from understudy.privacy.certificate import Certificate, read_certificate, read_json
-from understudy.privacy.events import Event
-from understudy.privacy.ledger import Ledger
+from understudy.evaluate.spending import Total, read_object
+from understudy.privacy.certificate import read_certificate
 from understudy.release.folders import CERTIFICATE, find_release
 
 BUDGET_KEYS = ("epsilon", "delta")
@@ -74,26 +72,6 @@ class Point:
     stamp: str | None = STAMP
     clip: float | None = None
     norms: list[dict[str, float]] = field(default_factory=list)  # private: gradient norms over the steps
-
-
-@dataclass(frozen=True)
-class Total:
-    """What several runs on the same data have spent together; None where it is beyond the accountants."""
-
-    data: str
-    runs: int
-    epsilon: float | None
-    delta: float
-
-    def in_words(self) -> str:
-        """The sentence that goes with every curve."""
-        if self.runs == 1:
-            return f"One run on {self.data}; what it spent is in its certificate."
-        price = "more than the accountants can tell" if self.epsilon is None else f"epsilon {self.epsilon:g}"
-        return (
-            f"{self.runs} runs on {self.data}: together they spend {price} at delta {self.delta:g}, because runs on "
-            "the same data add up. Choosing the best point looks at all of them."
-        )
 
 
 @dataclass(frozen=True)
@@ -214,8 +192,8 @@ def read_point(folder: Path, keys: Sequence[str], metrics: Sequence[str], planne
     """
     if not (folder / "run.json").is_file():
         raise InputError(f"curve: {folder} is not the folder of a run; pass folders that `understudy train` wrote")
-    run, certificate = _object(folder / "run.json", "run"), read_certificate(find_release(folder) / CERTIFICATE)
-    evaluation = _object(folder / "evaluation.json", "evaluation") if (folder / "evaluation.json").is_file() else {}
+    run, certificate = read_object(folder / "run.json", "run"), read_certificate(find_release(folder) / CERTIFICATE)
+    evaluation = read_object(folder / "evaluation.json", "evaluation") if (folder / "evaluation.json").is_file() else {}
     figures, headline = figures_of(evaluation), next(iter(certificate.guarantees), None)
     wanted = list(metrics) or list(figures)
     missing = [name for name in wanted if name not in figures]
@@ -252,45 +230,6 @@ def figures_of(evaluation: Mapping[str, Any]) -> dict[str, float]:
     figures = [figure for figure in listed if isinstance(figure, Mapping)] if isinstance(listed, list) else []
     numbers = [figure for figure in figures if isinstance(figure.get("value"), (int, float)) and "name" in figure]
     return {str(figure["name"]): float(figure["value"]) for figure in numbers}
-
-
-def total_spending(folders: Sequence[Path]) -> tuple[Total, ...]:
-    """What the runs have spent together, for each data set; runs that broke down count as well."""
-    groups: dict[tuple[str, str], list[Path]] = {}
-    for folder in folders:
-        run = _object(folder / "run.json", "run")
-        groups.setdefault((str(run.get("data")), json.dumps(run.get("domain"), sort_keys=True)), []).append(folder)
-    return tuple(_total(data, runs) for (data, _), runs in groups.items())
-
-
-def _total(data: str, folders: Sequence[Path]) -> Total:
-    """Compose all events of all runs at the largest delta; parts of delta that no event shows are added up."""
-    events: list[Event] = []
-    deltas, reserved, plain = [0.0], 0.0, True
-    for folder in folders:
-        certificate = _certificate(folder)
-        if certificate is not None and not certificate.guarantees:
-            return Total(data, len(folders), None, 1.0)
-        events += Ledger.open(folder / "ledger.jsonl").events()
-        if certificate is None:
-            deltas.append(float((_object(folder / "run.json", "run").get("budget") or {}).get("delta", 1.0)))
-            continue
-        headline = certificate.headline
-        deltas.append(headline.accounted_delta)
-        reserved += headline.delta - headline.accounted_delta
-        plain = plain and (headline.adjacency, headline.viewer) == ("add-remove", "public")
-    delta = max(deltas)
-    plain = plain and len({event.unit for event in events}) <= 1
-    try:
-        epsilon = accounting.certified_epsilon(events, delta) if plain else math.inf
-    except (UnderstudyError, ValueError, ArithmeticError, MemoryError):
-        epsilon = math.inf
-    return Total(data, len(folders), epsilon if math.isfinite(epsilon) else None, delta + reserved)
-
-
-def _certificate(folder: Path) -> Certificate | None:
-    path = folder / "release" / CERTIFICATE
-    return read_certificate(path) if path.is_file() else None
 
 
 def _line(name: str, group: Sequence[Sequence[Point]], metric: str, against: str) -> Line:
@@ -330,13 +269,6 @@ def _value_of(run: Mapping[str, Any], key: str, folder: Path) -> Any:
             raise InputError(f"--over: the run in {folder} has no setting {key!r}; name one that all runs have")
         place = place[part]
     return place
-
-
-def _object(path: Path, what: str) -> dict[str, Any]:
-    raw = read_json(path, what)
-    if not isinstance(raw, dict):
-        raise InputError(f"{what}: {path} holds a {type(raw).__name__}, but an object is needed; the file is damaged")
-    return raw
 
 
 def _clip(run: Mapping[str, Any]) -> float | None:

@@ -51,6 +51,9 @@ def write_report(paths: Sequence[Path | str], destination: Path | str, options: 
     if options.public and sweeps:
         raise InputError(f"report: {sweeps[0]} is a curve, whose figures are not private; leave it or --public out")
     subjects = [_read(path, options) for path in paths if path not in sweeps]
+    open_ones = [subject.name for subject in subjects if subject.release and subject.release.certificate.not_private]
+    if options.public and open_ones:
+        raise InputError(f"report: {open_ones[0]} was trained without privacy, so it has no place on a public page")
     views = [build_view(subject, number) for number, subject in enumerate(subjects, start=1)]
     curves = [sweep_view(Path(path), number) for number, path in enumerate(sweeps, start=1)]
     page = _render(views, curves)

@@ -139,6 +139,7 @@ def _training(subject: Subject, salt: str) -> dict[str, Any] | None:
     ]
     return {
         "charts": [Markup(drawing) for drawing in drawings if drawing],
+        "title": "Training" if drawings[0] is None else "Budget spent over training",
         "steps": f"{int(subject.progress[-1]['step']):,}",
         "seconds": f"{subject.progress[-1].get('seconds', 0.0):,.0f}",
     }
