@@ -34,6 +34,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         release = train(options, Path(folder) / "run")
         seconds = time.perf_counter() - started
+        peak = round(torch.cuda.max_memory_allocated(device) / 2**30, 1) if device.type == "cuda" else None
         shutil.copy(Path(folder) / "run" / "release" / "samples.png", target(options, ".png"))
     figures = measure(release, options)
     row = {
@@ -43,6 +44,7 @@ def main() -> None:
         "delta": release.certificate.headline.delta,
         **figures,
         "train_seconds": round(seconds, 1),
+        "peak_gpu_gib": peak,
         "device": device_name(device),
         "command": command_line(leave_out=("--results", "--commit", "--weights")),
         "commit": options.commit or current_commit(),
@@ -56,20 +58,20 @@ def main() -> None:
 def train(options: argparse.Namespace, run: Path) -> us.Release:
     config = apply_settings({"runtime": {"device": options.device}}, options.settings)
     budget = us.Budget(options.epsilon, options.delta)
-    return us.train(options.method, us.load(options.dataset), budget, run, us.TrainOptions(config=config))
+    train_options = us.TrainOptions(config=config, preset=options.preset)
+    return us.train(options.method, us.load(options.dataset), budget, run, train_options)
 
 
 def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:
-    """FID, CNN accuracy and Inception score as asked for; null where not measured."""
+    """FID, CNN accuracy, Inception score and the averages over classifiers as asked for; null where not measured."""
     real_train, real_test = us.load(options.dataset), us.load(options.dataset, split="test")
     images, labels = release.sample(options.samples)
     channels_first = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
     config = EvaluationConfig(device=options.device, weights=options.weights, precision="tf32", real_data_private=False)
     pairs = ((real_train.images, real_train.labels), (real_test.images, real_test.labels))
     result = evaluate(channels_first, labels, *pairs, options.metrics.split(","), config)
-    return {
-        name: result.value(key) for name, key in (("fid", "fid"), ("cnn_accuracy", "cnn"), ("inception_score", "is"))
-    }
+    names = ("fid", "cnn_accuracy", "inception_score", "average_accuracy", "calibrated_accuracy")
+    return {name: result.as_dict()[name] for name in names}
 
 
 def target(options: argparse.Namespace, suffix: str) -> Path:
@@ -85,7 +87,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--epsilon", type=float, required=True)
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--set", dest="settings", action="append", default=[], help="group.key=value")
-    parser.add_argument("--metrics", default="fid,cnn", help="of fid, cnn, is")
+    parser.add_argument("--preset", help="a named config of the method")
+    parser.add_argument("--metrics", default="fid,cnn", help="of fid, cnn, is, downstream")
     parser.add_argument("--samples", type=int, default=60_000)
     parser.add_argument("--variant", default="", help="added to the file name")
     parser.add_argument("--device", default="auto")

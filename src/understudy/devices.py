@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from understudy.errors import InputError
@@ -25,3 +28,30 @@ def choose_device(name: str = "auto") -> torch.device:
 def describe_device(device: torch.device) -> str:
     """The device in words, for a result file."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def check_memory(needed_bytes: int, device: torch.device) -> None:
+    """Refuse a plan that cannot fit the graphics card, before any data is read."""
+    if device.type != "cuda":
+        return
+    total = torch.cuda.get_device_properties(device).total_memory
+    if needed_bytes > total:
+        raise InputError(
+            f"device: this plan needs about {needed_bytes / 2**30:.1f} GiB, but {describe_device(device)} has "
+            f"{total / 2**30:.1f} GiB; {_LESS_MEMORY}"
+        )
+
+
+@contextmanager
+def explained_memory_errors(device: torch.device) -> Iterator[None]:
+    """Turn a failed allocation into one sentence; what was spent is in the ledger, and the run can be resumed."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError):
+        raise InputError(
+            f"device: out of memory on {describe_device(device)}, the run can be continued with --resume where there "
+            f"is more; otherwise start anew: {_LESS_MEMORY}"
+        ) from None
+
+
+_LESS_MEMORY = "use smaller batches, fewer or narrower networks (see `understudy plan`), or --device cpu"

@@ -22,7 +22,8 @@ from understudy.privacy.mechanisms import GaussianSum, clip_rows
 from understudy.privacy.randomness import Randomness
 from understudy.release.release import load
 from understudy.training import mean_embedding
-from understudy.training.mean_embedding import Embedding, NoisyMeans, distance
+from understudy.training.mean_embedding import Embedding, Fit, NoisyMeans
+from understudy.training.settings import EmbeddingSettings
 from understudy.workflow import TrainOptions, resume, train
 
 from ..helpers import CLASSES, interrupt, read_lines, tiny_data, tiny_train, with_labels
@@ -217,7 +218,8 @@ def test_the_expected_estimate_is_the_squared_distance(per_class):
     random = torch.Generator().manual_seed(4)
     with torch.no_grad():
         own_means = _exact_means(generator, embedding)
-        draws = [distance(generator, embedding, target, per_class * CLASSES, random) for _ in range(1500)]
+        fit = Fit(generator, embedding, target, EmbeddingSettings(batch=per_class * CLASSES))
+        draws = [fit.loss(random) for _ in range(1500)]
     exact = float((shares * (own_means - means).square().sum(dim=1)).sum())
     spread = float((shares * (0.98 - own_means.square().sum(dim=1))).sum())  # what differs between images of a class
     estimates = np.array([float(draw) for draw in draws])
@@ -232,7 +234,7 @@ def test_at_least_two_images_of_each_class_are_compared():
     generator = build_generator(GeneratorConfig(shape=(1, 8, 8), classes=CLASSES, latent=2, width=4))
     embedding = Embedding(torch.randn(64, FREQUENCIES), size_share=0.02)
     target = NoisyMeans(torch.zeros(CLASSES, 2 * FREQUENCIES), torch.full((CLASSES,), 1 / CLASSES))
-    assert torch.isfinite(distance(generator, embedding, target, 1, torch.Generator()))
+    assert torch.isfinite(Fit(generator, embedding, target, EmbeddingSettings(batch=1)).loss(torch.Generator()))
 
 
 def test_several_length_scales_are_mixed_in_equal_parts(tmp_path):
@@ -253,5 +255,5 @@ def test_raw_values_outside_the_range_are_pulled_back_where_the_output_is_cut():
     last = generator.body[-1]
     torch.nn.init.constant_(last.weight, 0.0)
     torch.nn.init.constant_(last.bias, 3.0)
-    distance(generator, embedding, target, 6, torch.Generator().manual_seed(0)).backward()
+    Fit(generator, embedding, target, EmbeddingSettings(batch=6)).loss(torch.Generator().manual_seed(0)).backward()
     assert last.bias.grad.item() > 0, "a pixel of 3 is pulled down"

@@ -6,26 +6,32 @@ import torch
 from scipy import stats
 
 from understudy.data.domain import Domain
-from understudy.errors import CheckError, InputError
+from understudy.errors import CheckError, InputError, InterruptedRun
 from understudy.methods import gs_wgan
-from understudy.methods.configuration import build_config
+from understudy.methods.base import configure
+from understudy.methods.configuration import apply_settings, build_config
 from understudy.methods.registry import get_method
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness import Randomness
 from understudy.training.critic_panel import CriticPanel, FakePool
 from understudy.training.generator_player import GeneratorPlayer
+from understudy.training.mean_embedding import distance
 from understudy.training.run import Run
+from understudy.workflow import resume
 
-from ..helpers import BUDGET, case_of, tiny_data
+from ..helpers import BUDGET, case_of, tiny_data, tiny_train
 
 FALSE_ALARM = 1e-6
 MNIST = Domain(shape=(1, 28, 28), classes=10, nominal_records=60_000)
 
 
-def make_run(folder, seed=None):
+def make_run(folder, seed=None, **settings):
     case, data = case_of("gs-wgan"), tiny_data()
-    plan = get_method("gs-wgan").plan(build_config(gs_wgan.GsWganConfig, case.config()), data.domain, BUDGET)
+    config = build_config(
+        gs_wgan.GsWganConfig, apply_settings(case.config(), [f"{k}={v}" for k, v in settings.items()])
+    )
+    plan = get_method("gs-wgan").plan(config, data.domain, BUDGET)
     folder.mkdir()
     ledger = Ledger.create(folder / "ledger.jsonl")
     return Run(folder, plan, data, ledger, Randomness(seed), torch.device("cpu"))
@@ -78,7 +84,7 @@ class TestRouting:
         panel = make_panel(make_run(tmp_path / "run"))
         before = state_bytes(panel)
         for critic in range(4):
-            panel.answer(pool().images, pool().labels, torch.full((16,), critic))
+            panel.answer(pool(), torch.full((16,), critic))
         assert state_bytes(panel) == before
 
     def test_what_critics_learn_does_not_depend_on_who_was_asked(self, tmp_path):
@@ -87,7 +93,7 @@ class TestRouting:
             panel = make_panel(make_run(tmp_path / name, seed=7))
             for _ in range(3):
                 panel.train_scheduled(pool())
-                panel.answer(pool().images, pool().labels, torch.full((16,), critic))
+                panel.answer(pool(), torch.full((16,), critic))
             states.append(state_bytes(panel))
         assert states[0] == states[1]
 
@@ -121,15 +127,21 @@ class TestPlan:
         assert plan.epsilon <= 10
 
     def test_the_published_algorithm_costs_610_and_its_own_figure_is_named_as_what_it_is(self):
-        settings = {
-            "privacy": {"embedding_share": 0, "noise_multiplier": 1.07, "queries": 640_000, "subsets": 1000},
-            "method": {"mode": "paper", "queries_per_step": 32},
-        }
-        plan = get_method("gs-wgan").plan(build_config(gs_wgan.GsWganConfig, settings), MNIST, Budget(1000, 1e-5))
+        method = get_method("gs-wgan")
+        plan = method.plan(configure(method, {}, "published"), MNIST, Budget(1000, 1e-5))
         assert plan.epsilon == pytest.approx(610, abs=1)
         (remark,) = plan.remarks
         assert "9.99" in remark
         assert "not a guarantee" in remark
+
+    @pytest.mark.parametrize(("preset", "events", "output"), [("random-start", 1, "clamp"), ("gpu", 2, "sigmoid")])
+    def test_an_embedding_costs_an_event_and_allows_a_sigmoid(self, preset, events, output):
+        """Under noise a sigmoid that starts from random weights goes black; only an embedding keeps it alive."""
+        method = get_method("gs-wgan")
+        plan = method.plan(configure(method, {}, preset), MNIST, Budget(10, 1e-5))
+        assert len(plan.events) == events
+        assert plan.config.method.generator.output == output
+        assert plan.epsilon <= 10
 
     def test_more_subsets_than_declared_records_are_refused(self):
         config = build_config(gs_wgan.GsWganConfig, {"privacy": {"subsets": 60_001}})
@@ -164,13 +176,69 @@ class TestBlankGenerators:
 
 def test_raw_values_outside_the_range_are_pulled_back_and_the_gradient_passes_the_cut(tmp_path):
     """The output cannot saturate: far outside [0, 1] the generator still moves."""
-    run = make_run(tmp_path / "run")
+    run = make_run(tmp_path / "run", **{"method.generator.output": "clamp"})
     player = GeneratorPlayer(run, run.plan.config.method.generator)
     with torch.no_grad():
         for parameter in player.live.body[-1].parameters():
             parameter.fill_(5.0)
-    raw, _ = player.imagine(8)
-    assert raw.min() > 1
+    drawn = player.imagine(8)
+    assert drawn.values.min() > 1
     before = [parameter.detach().clone() for parameter in player.live.parameters()]
-    player.learn(raw, torch.zeros(8, 64))
+    player.learn(drawn, torch.zeros(8, 64))
     assert any(not torch.equal(old, new) for old, new in zip(before, player.live.parameters(), strict=True))
+
+
+class TestAnchor:
+    """A released embedding is where the generator starts, what it is held to, and its law of labels."""
+
+    def player(self, folder, **settings):
+        run = make_run(folder, **settings)
+        anchor = gs_wgan._release_anchor(run, run.plan.config)
+        return run, GeneratorPlayer(run, run.plan.config.method.generator, anchor)
+
+    def test_moving_images_against_the_slopes_brings_their_means_closer(self, tmp_path):
+        _, player = self.player(tmp_path / "run")
+        images, labels = torch.rand(30, 1, 8, 8), torch.arange(30) % 3
+        embedding, means = player.anchor.embedding, player.anchor.means
+        before = distance(images, labels, embedding, means)
+        moved = images - 1e-3 * player.anchor.slopes(images, labels)
+        assert distance(moved, labels, embedding, means) < before
+
+    def test_slopes_do_not_depend_on_how_many_images_are_drawn(self, tmp_path):
+        """Each image twice is the same distribution, so each copy is pulled as the one was (up to the bias term)."""
+        _, player = self.player(tmp_path / "run")
+        images, labels = torch.rand(300, 1, 8, 8), torch.arange(300) % 3
+        once = player.anchor.slopes(images, labels)
+        twice = player.anchor.slopes(images.repeat(2, 1, 1, 1), labels.repeat(2))
+        assert torch.allclose(twice[:300], once, rtol=0.1, atol=0.05 * float(once.abs().max()))
+
+    @pytest.mark.parametrize("pull", [0.0, 100.0])
+    def test_without_answers_only_the_pull_moves_the_generator(self, tmp_path, pull):
+        _, player = self.player(tmp_path / "run", **{"method.generator.embedding_pull": pull})
+        before = [parameter.detach().clone() for parameter in player.live.parameters()]
+        player.learn(player.imagine(32), torch.zeros(32, 64))
+        moved = any(not torch.equal(old, new) for old, new in zip(before, player.live.parameters(), strict=True))
+        assert moved == (pull > 0)
+
+    def test_the_law_of_labels_is_the_released_one(self, tmp_path):
+        run, player = self.player(tmp_path / "run")
+        assert player.average.config.label_weights == player.anchor.means.label_weights()
+        assert run.ledger.account(run.plan.events[1]).reserved == 1
+
+    def test_asking_for_the_anchor_again_costs_nothing_and_gives_the_same(self, tmp_path):
+        run, player = self.player(tmp_path / "run")
+        again = gs_wgan._release_anchor(run, run.plan.config)
+        assert torch.equal(again.means.means_dp, player.anchor.means.means_dp)
+        assert run.ledger.account(run.plan.events[1]).reserved == 1
+
+    def test_a_run_stopped_while_it_fits_the_start_pays_for_the_embedding_once(self, tmp_path):
+        seen = []
+        with pytest.raises(InterruptedRun):
+            tiny_train(
+                "gs-wgan", tiny_data(), tmp_path / "run", listener=seen.append, stop_requested=lambda: bool(seen)
+            )
+        assert "embedding_loss" in seen[-1].values
+        released = (tmp_path / "run" / "private" / "embedding.safetensors").read_bytes()
+        events = resume(tiny_data(), tmp_path / "run").certificate.events
+        assert [event.executed for event in events if event.sampling.kind == "none"] == [1]
+        assert (tmp_path / "run" / "private" / "embedding.safetensors").read_bytes() == released

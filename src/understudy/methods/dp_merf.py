@@ -12,16 +12,17 @@ median heuristic would read private data), several length scales are mixed, and 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 from understudy._lazy import LazyModule
 from understudy.data.domain import Domain
 from understudy.methods.base import Method, Plan
 from understudy.methods.configuration import MethodConfig
+from understudy.methods.embedding_share import decided_embedding, embedding_events
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
-from understudy.privacy.events import Event
-from understudy.training.settings import EMBEDDING_PURPOSE, Count, EmbeddingSettings
+from understudy.training.settings import Count, EmbeddingSettings
 
 if TYPE_CHECKING:
     from understudy.models import generator as generators
@@ -57,19 +58,18 @@ class DpMerf(Method):
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """One execution of an unsampled Gaussian, with the least noise that the budget allows."""
         assert isinstance(config, DpMerfConfig)
-        multiplier = config.privacy.noise_multiplier or accounting.calibrate(lambda noise: [_event(noise)], budget)
-        pixels = domain.shape[0] * domain.shape[1] * domain.shape[2]
-        settings = config.method.decided(pixels, multiplier * (domain.classes or 1) / domain.nominal_records)
+        event = embedding_events(1, config.privacy.noise_multiplier, budget)[0]
+        settings = decided_embedding(config.method, domain, event.noise_multiplier)
         config = config.model_copy(update={"method": settings})
-        frequencies = settings.frequencies or 0
+        pixels, frequencies = math.prod(domain.shape), settings.frequencies or 0
         work = 12.0 * settings.steps * settings.batch * pixels * frequencies
         return Plan(
             method=self.name,
-            config=config.with_noise(multiplier),
+            config=config.with_noise(event.noise_multiplier),
             domain=domain,
             budget=budget,
-            events=(_event(multiplier),),
-            epsilon=accounting.certified_epsilon([_event(multiplier)], budget.delta),
+            events=(event,),
+            epsilon=accounting.certified_epsilon([event], budget.delta),
             steps=settings.steps,
             memory_bytes=int(8 * frequencies * (pixels + 4 * config.runtime.micro_batch)) + 500 * 2**20,
             seconds=work / 5e10 + settings.steps * 5e-3,
@@ -89,10 +89,6 @@ class DpMerf(Method):
             if step % max(1, settings.steps // 100) == 0:
                 run.report(step, loss=float(loss))
         return generator
-
-
-def _event(noise_multiplier: float) -> Event:
-    return Event(noise_multiplier=noise_multiplier, sensitivity="C", count=1, purpose=EMBEDDING_PURPOSE)
 
 
 def _generator_config(

@@ -15,7 +15,8 @@ What differs from the published algorithm, so that the epsilon is true (proof: d
 and certifies what can be proven for it, with the draws taken as revealed.
 
 With ``privacy.embedding_share`` a part of the budget buys a noisy mean embedding (as in DP-MERF) from which the
-generator starts; the critics then refine it. 0 starts from random weights, as the paper does.
+generator starts and to which it stays tied by ``method.generator.embedding_pull`` while it listens to the critics. 0
+starts from random weights, as the paper does (preset ``random-start``).
 
 Critics are never written to disk: a resumed run grows them again from their subsets and the generator, which is private
 work on the same subsets and costs nothing.
@@ -23,19 +24,22 @@ work on the same subsets and costs nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from understudy._lazy import LazyModule
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.methods.base import Method, Plan
 from understudy.methods.configuration import MethodConfig, PrivacyConfig
+from understudy.methods.embedding_share import Share, decided_embedding, embedding_events
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, RevealedRouting, RoutedSampling
-from understudy.training.settings import EMBEDDING_PURPOSE, Count, CriticSettings, EmbeddingSettings, GeneratorSettings
+from understudy.training.settings import Count, CriticSettings, EmbeddingSettings, GeneratorSettings, Positive
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +49,7 @@ if TYPE_CHECKING:
     from understudy.privacy import mechanisms
     from understudy.training import critic_panel, generator_player, mean_embedding, states
     from understudy.training.critic_panel import CriticPanel
-    from understudy.training.generator_player import GeneratorPlayer
+    from understudy.training.generator_player import Drawn, GeneratorPlayer
     from understudy.training.run import Run
 else:
     torch = LazyModule("torch")
@@ -68,9 +72,9 @@ class GsWganPrivacy(PrivacyConfig):
 
     subsets: Count | None = None  # K
     queries: Count | None = None  # T * B
-    clip: Annotated[float, Field(gt=0)] = 0.1  # C
-    embedding_share: Annotated[float, Field(ge=0, lt=1)] = 0.2  # of epsilon; 0: no embedding
-    embedding_noise_multiplier: Annotated[float, Field(gt=0)] | None = None  # decided by the share
+    clip: Positive = 0.1  # C
+    embedding_share: Share = 0.4
+    embedding_noise_multiplier: Positive | None = None  # decided by the share
 
 
 class GsWganSettings(BaseModel):
@@ -81,7 +85,7 @@ class GsWganSettings(BaseModel):
     queries_per_step: Count = 512  # B
     critics: CriticSettings = CriticSettings()
     generator: GeneratorSettings = GeneratorSettings()
-    embedding: EmbeddingSettings = EmbeddingSettings(steps=600, batch=250)
+    embedding: EmbeddingSettings = EmbeddingSettings(steps=2000, batch=300)
 
 
 class GsWganConfig(MethodConfig):
@@ -91,6 +95,29 @@ class GsWganConfig(MethodConfig):
     method: GsWganSettings = GsWganSettings()
 
 
+# No embedding: the generator learns from the critics alone, as in the paper, but with routed queries.
+_RANDOM_START = {
+    "privacy": {"embedding_share": 0.0},
+    "method": {
+        "queries_per_step": 256,
+        "critics": {"per_step": 100, "warm_iterations": 100},
+        "generator": {"learning_rate": 3e-4},
+    },
+}
+# The published algorithm with its own settings; it is sound at an epsilon of 610, not of 10.
+_PUBLISHED = {
+    "privacy": {"embedding_share": 0.0, "subsets": 1000, "queries": 640_000, "clip": 1.0, "noise_multiplier": 1.07},
+    "method": {
+        "mode": "paper",
+        "queries_per_step": 32,
+        "critics": {"learning_rate": 1e-4, "warm_learning_rate": 1e-4, "warm_iterations": 2000},
+        "generator": {"kind": "resnet", "latent": 10, "latent_law": "bernoulli", "average_decay": 0.999},
+    },
+}
+# The fit to the embedding in larger batches: a minute on a graphics card, an hour without one.
+_GPU = {"method": {"embedding": {"steps": 4000, "batch": 1000}}, "runtime": {"precision": "bf16"}}
+
+
 class GsWgan(Method):
     """Many critics on disjoint subsets, one generator that hears only sanitized gradients."""
 
@@ -98,12 +125,16 @@ class GsWgan(Method):
     summary: ClassVar[str] = "critics on disjoint subsets; the generator hears their clipped, noised gradients"
     paper: ClassVar[str] = "Chen, Orekondy, Fritz: GS-WGAN (NeurIPS 2020)"
     config_type: ClassVar[type[MethodConfig]] = GsWganConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {"random-start": _RANDOM_START, "published": _PUBLISHED, "gpu": _GPU}
+    )
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """Routed answers (paper mode: answers to revealed draws), with the least noise that the budget allows."""
         assert isinstance(config, GsWganConfig)
         config = _decided(config, domain)
-        embedding = _embedding_events(config, budget)
+        privacy = config.privacy
+        embedding = embedding_events(privacy.embedding_share, privacy.embedding_noise_multiplier, budget)
         config = _decided_embedding(config, domain, embedding)
 
         def events(multiplier: float) -> tuple[Event, ...]:
@@ -118,7 +149,7 @@ class GsWgan(Method):
             events=planned,
             epsilon=accounting.certified_epsilon(planned, budget.delta),
             steps=planned[0].count // config.method.queries_per_step,
-            memory_bytes=_memory(config, domain),
+            memory_bytes=config.method.critics.memory_bytes(domain, config.privacy.subsets or 1),
             seconds=_seconds(config, domain, critic_steps_per_second=2, queries_per_second=20),
             seconds_on_gpu=_seconds(config, domain, critic_steps_per_second=7000, queries_per_second=7000),
             remarks=_remarks(config, planned[0], budget.delta),
@@ -127,14 +158,17 @@ class GsWgan(Method):
     def train(self, run: Run) -> Generator:
         """Algorithm 1: warm start, then T steps of public critic training and B sanitized answers each."""
         config = _config(run)
-        player = generator_player.GeneratorPlayer(run, config.method.generator)
+        anchor = _release_anchor(run, config) if config.privacy.embedding_share else None
+        player = generator_player.GeneratorPlayer(run, config.method.generator, anchor)
         progress = states.Resumable(run, player.average, player.parts())
-        if config.privacy.embedding_share and not progress.resumed:
-            _start_from_embedding(run, player, config)
+        if anchor and not progress.resumed:
+            player.fit_anchor(run, config.method.embedding)
         panel = critic_panel.CriticPanel(run, config.privacy.subsets or 1, config.method.critics)
-        panel.warm_start()
-        for _ in range(config.method.critics.warm_iterations if progress.resumed else 0):
-            panel.train_all(player.pool(_POOL))  # critics are not kept on disk: let them catch up with the generator
+        if anchor or progress.resumed:  # the generator is worth learning from; critics are not kept on disk
+            for _ in range(config.method.critics.warm_iterations):
+                panel.train_all(player.pool(_POOL))
+        else:
+            panel.warm_start()
         answering = _answering(run, config)
         turn = _paper_turn if config.method.mode == "paper" else _routed_turn
         block = max(1, run.plan.steps // _RESERVATIONS) * config.method.queries_per_step
@@ -142,8 +176,8 @@ class GsWgan(Method):
             if answering.account.remaining < config.method.queries_per_step:
                 progress.save(step - 1)  # a crash lost reserved answers: fewer steps, never more answers
                 break
-            raw, rows_private = turn(player, panel, config.method)
-            player.learn(raw, answering.answer(rows_private, block=block).value_dp)
+            drawn, rows_private = turn(player, panel, config.method)
+            player.learn(drawn, answering.answer(rows_private, block=block).value_dp / config.privacy.clip)
             if step % max(1, run.plan.steps // _REPORTS) == 0 or step == run.plan.steps:
                 answering.check_finite()
                 _report(run, step, player, rows_private)
@@ -151,40 +185,37 @@ class GsWgan(Method):
         return player.average
 
 
-def _routed_turn(player: GeneratorPlayer, panel: CriticPanel, settings: GsWganSettings) -> tuple[Tensor, Tensor]:
+def _routed_turn(player: GeneratorPlayer, panel: CriticPanel, settings: GsWganSettings) -> tuple[Drawn, Tensor]:
     """Generate B images, train the scheduled critics on them, then ask a secret, uniform critic about each image.
 
     Privacy: all B images are the pool of every scheduled critic and the routing is drawn afterwards, so no critic's
     training depends on the routing; asking changes no critic. Given all but routing and noise a record moves only the
     answers that are routed to its one critic: rate 1/K, sensitivity 2C.
     """
-    raw, labels = player.imagine(settings.queries_per_step)
-    images = raw.detach().clamp(0, 1)
-    panel.train_scheduled(critic_panel.FakePool(images, labels))
-    return raw, panel.answer(images, labels, panel.draw_routing(len(images)))
+    drawn = player.imagine(settings.queries_per_step)
+    panel.train_scheduled(drawn.pool)
+    return drawn, panel.answer(drawn.pool, panel.draw_routing(settings.queries_per_step))
 
 
-def _paper_turn(player: GeneratorPlayer, panel: CriticPanel, settings: GsWganSettings) -> tuple[Tensor, Tensor]:
+def _paper_turn(player: GeneratorPlayer, panel: CriticPanel, settings: GsWganSettings) -> tuple[Drawn, Tensor]:
     """The published step: draw one critic, train it several times, ask it about all B images.
 
     Privacy: the critic's state depends on past draws, so the draws are accounted as revealed, without amplification.
     """
-    drawn = int(panel.draw_routing(1))
+    chosen = panel.draw_routing(1)
     for _ in range(settings.critics.rounds):
-        panel.train(slice(drawn, drawn + 1), player.pool(settings.critics.batch))
-    raw, labels = player.imagine(settings.queries_per_step)
-    routing = torch.full((len(raw),), drawn, device=raw.device)
-    return raw, panel.answer(raw.detach().clamp(0, 1), labels, routing)
+        panel.train(slice(int(chosen), int(chosen) + 1), player.pool(settings.critics.batch))
+    drawn = player.imagine(settings.queries_per_step)
+    return drawn, panel.answer(drawn.pool, chosen.expand(settings.queries_per_step))
 
 
 def _answering(run: Run, config: GsWganConfig) -> mechanisms.GaussianAnswers:
     return mechanisms.GaussianAnswers(run.ledger, run.randomness, clip=config.privacy.clip, event=run.plan.events[0])
 
 
-def _start_from_embedding(run: Run, player: GeneratorPlayer, config: GsWganConfig) -> None:
-    settings = config.method.embedding
-    embedding = mean_embedding.Embedding.of_run(run, settings)
-    player.start_from(mean_embedding.release_means(run, embedding, run.plan.events[1]), embedding, settings)
+def _release_anchor(run: Run, config: GsWganConfig) -> generator_player.Anchor:
+    embedding = mean_embedding.Embedding.of_run(run, config.method.embedding)
+    return generator_player.Anchor(embedding, mean_embedding.release_means(run, embedding, run.plan.events[1]))
 
 
 def _report(run: Run, step: int, player: GeneratorPlayer, rows_private: Tensor) -> None:
@@ -215,17 +246,6 @@ def _answer_event(config: GsWganConfig, noise_multiplier: float) -> Event:
     )
 
 
-def _embedding_events(config: GsWganConfig, budget: Budget) -> tuple[Event, ...]:
-    """The one release of the embedding, with noise for its share of epsilon."""
-    if not config.privacy.embedding_share:
-        return ()
-    noise = config.privacy.embedding_noise_multiplier
-    if noise is None:
-        share = Budget(budget.epsilon * config.privacy.embedding_share, budget.delta)
-        noise = accounting.calibrate(lambda multiplier: [Event(noise_multiplier=multiplier, count=1)], share)
-    return (Event(noise_multiplier=noise, sensitivity="C", count=1, purpose=EMBEDDING_PURPOSE),)
-
-
 def _decided(config: GsWganConfig, domain: Domain) -> GsWganConfig:
     """The config with everything filled in that was left to the declared domain."""
     method, rows = config.method, config.method.queries_per_step
@@ -240,18 +260,24 @@ def _decided(config: GsWganConfig, domain: Domain) -> GsWganConfig:
     critics = {"width": method.critics.width or width, "per_step": min(method.critics.per_step, subsets)}
     settings = {
         "critics": method.critics.model_copy(update=critics),
-        "generator": method.generator.model_copy(update={"width": method.generator.width or width}),
+        "generator": _decided_generator(method.generator, width, from_embedding=config.privacy.embedding_share > 0),
     }
     privacy = config.privacy.model_copy(update={"subsets": subsets, "queries": steps * rows})
     return config.model_copy(update={"privacy": privacy, "method": method.model_copy(update=settings)})
 
 
+def _decided_generator(settings: GeneratorSettings, width: int, *, from_embedding: bool) -> GeneratorSettings:
+    """A cut output for a random start, which a sigmoid would not survive; a sigmoid where an embedding holds it."""
+    output = settings.output or ("sigmoid" if from_embedding else "clamp")
+    width = settings.width or (width if settings.kind == "resnet" else 32)
+    return settings.model_copy(update={"output": output, "width": width})
+
+
 def _decided_embedding(config: GsWganConfig, domain: Domain, events: tuple[Event, ...]) -> GsWganConfig:
-    noise = events[0].noise_multiplier if events else 0.0
-    privacy = config.privacy.model_copy(update={"embedding_noise_multiplier": noise or None})
-    pixels = domain.shape[0] * domain.shape[1] * domain.shape[2]
-    settings = config.method.embedding.decided(pixels, noise * (domain.classes or 1) / domain.nominal_records)
-    method = config.method.model_copy(update={"embedding": settings})
+    noise = events[0].noise_multiplier if events else None
+    privacy = config.privacy.model_copy(update={"embedding_noise_multiplier": noise})
+    embedding = decided_embedding(config.method.embedding, domain, noise or 0.0)
+    method = config.method.model_copy(update={"embedding": embedding})
     return config.model_copy(update={"privacy": privacy, "method": method})
 
 
@@ -264,16 +290,6 @@ def _remarks(config: GsWganConfig, event: Event, delta: float) -> tuple[str, ...
         f"the paper's own formula, which treats the rows of a draw as drawn independently, gives {figure:.4g} here; "
         "it is not a guarantee of this algorithm",
     )
-
-
-def _memory(config: GsWganConfig, domain: Domain) -> int:
-    """Parameters and Adam moments of all critics, and the working memory of those trained together."""
-    critics, (channels, height, columns) = config.method.critics, domain.shape
-    width = critics.width or 64
-    features = 4 * width * -(-height // 8) * -(-columns // 8)
-    parameters = 25 * width * (channels + 10 * width) + features * (1 + (domain.classes or 0))
-    working = 40 * critics.batch * width * height * columns * critics.per_step
-    return (config.privacy.subsets or 1) * parameters * 12 + working + 2**30
 
 
 def _seconds(

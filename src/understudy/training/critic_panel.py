@@ -92,9 +92,9 @@ class CriticPanel:
         drawn = uniform_integers(count, self.subsets, self._randomness.bits)
         return torch.from_numpy(drawn).to(self.bank.device)
 
-    def answer(self, images: Tensor, labels: Tensor | None, routing: Tensor) -> Tensor:
+    def answer(self, pool: FakePool, routing: Tensor) -> Tensor:
         """The asked critics' gradients (queries, values), unsanitized, in query order; changes no critic."""
-        return self.bank.query(images, labels, routing).flatten(1)
+        return self.bank.query(pool.images, pool.labels, routing).flatten(1)
 
 
 def _partition(run: Run, subsets: int) -> Partition:

@@ -1,12 +1,15 @@
 """The public side of GS-WGAN: a generator that learns from sanitized image gradients, and the average that is released.
 
-Raw values are cut to [0, 1] for the critics, and the answers are passed straight through the cut with a pull on what
-lies outside. A sigmoid saturates under noise and the images go black for good; this output cannot saturate.
+From random weights, raw values are cut to [0, 1] for the critics, and the answers are passed straight through the cut
+with a pull on what lies outside: a sigmoid would saturate under the noise and the images would go black for good. A
+generator that starts from a released embedding keeps being pulled towards it, which holds a sigmoid alive; and a
+sigmoid lets the noise of the answers change hardly anything where a pixel is surely black or white.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +17,7 @@ from torch import Tensor, nn
 from understudy.data.domain import Domain
 from understudy.errors import CheckError
 from understudy.models.generator import Generator, GeneratorConfig, build_generator
+from understudy.training import mean_embedding
 from understudy.training.critic_panel import FakePool
 from understudy.training.mean_embedding import Embedding, Fit, NoisyMeans
 from understudy.training.run import Run
@@ -24,15 +28,41 @@ _BLANK_CONTRAST = 0.03  # mean deviation of the pixels of one image, and of one 
 _BLANK_CHECKS = 5
 
 
+@dataclass(frozen=True)
+class Anchor:
+    """A released embedding: what the generator starts from and stays close to. Public, since it is released."""
+
+    embedding: Embedding
+    means: NoisyMeans
+
+    def slopes(self, images: Tensor, labels: Tensor | None) -> Tensor:
+        """The pull of the embedding on each image."""
+        labels = torch.zeros(len(images), dtype=torch.long, device=images.device) if labels is None else labels
+        return mean_embedding.slopes(images, labels, self.embedding, self.means)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Generated images that remember how they were made: pixel values, or raw ones where the output is cut."""
+
+    values: Tensor
+    labels: Tensor | None
+
+    @property
+    def pool(self) -> FakePool:
+        """The images as the critics see them."""
+        return FakePool(self.values.detach().clamp(0, 1), self.labels)
+
+
 class GeneratorPlayer:
     """Draws images for queries and learns from their answers.
 
-    Privacy: it sees sanitized answers only, so all it does is post-processing.
+    Privacy: it sees sanitized answers and released embeddings only, so all it does is post-processing.
     """
 
-    def __init__(self, run: Run, settings: GeneratorSettings) -> None:
-        self.settings, self._random = settings, run.randomness.generator(run.device)
-        config = _network(settings, run.plan.domain)
+    def __init__(self, run: Run, settings: GeneratorSettings, anchor: Anchor | None = None) -> None:
+        self.settings, self.anchor, self._random = settings, anchor, run.randomness.generator(run.device)
+        config = _network(settings, run.plan.domain, anchor)
         self.live = build_generator(config).to(run.device)
         for weight in self.live.parameters():  # the fast layout for convolutions
             weight.data = weight.data.to(memory_format=torch.channels_last) if weight.dim() == 4 else weight.data
@@ -47,34 +77,35 @@ class GeneratorPlayer:
         """What a checkpoint must keep beside the average."""
         return {"live": self.live, "optimizer": self._optimizer, "schedule": self._schedule}
 
-    def start_from(self, means: NoisyMeans, embedding: Embedding, settings: EmbeddingSettings) -> None:
-        """Fit the generator to a released embedding before the first query."""
-        fit = Fit(self.live, embedding, means, settings)
-        for _ in range(settings.steps):
-            fit.step(self._random)
+    def fit_anchor(self, run: Run, settings: EmbeddingSettings) -> None:
+        """Fit the generator to the released embedding before the first query."""
+        assert self.anchor is not None, "only where an embedding was released"
+        fit = Fit(self.live, self.anchor.embedding, self.anchor.means, settings)
+        mean_embedding.fit_start(run, fit, self._random)
         self._copy_weights(self.average, 0.0)
 
     def pool(self, count: int) -> FakePool:
         """Generated images for the critics to train on."""
         with torch.no_grad():
-            raw, labels = self.imagine(count)
-        return FakePool(raw.clamp(0, 1), labels)
+            return self.imagine(count).pool
 
-    def imagine(self, count: int) -> tuple[Tensor, Tensor | None]:
-        """Raw images that remember how they were made, and their labels from the declared law."""
+    def imagine(self, count: int) -> Drawn:
+        """Images to ask about, with labels from the declared law."""
         labels = self.live.draw_labels(count, self._random)
         latent = self.live.draw_latent(count, self._random)
         with self._precision():
             raw = self.live(latent, labels).float()
-        return raw, labels if self.live.config.classes is not None else None
+        values = raw.sigmoid() if self.live.config.output == "sigmoid" else raw
+        return Drawn(values, labels if self.live.config.classes is not None else None)
 
-    def learn(self, raw: Tensor, answers_dp: Tensor) -> None:
-        """One step along the sanitized gradients of the critics' loss and the pull back into [0, 1]."""
-        values = raw.detach()
-        outside = values - values.clamp(0, 1)
-        slopes = answers_dp.view_as(values) + 2 * self.settings.outside_penalty * outside
+    def learn(self, drawn: Drawn, slopes_dp: Tensor) -> None:
+        """One step along sanitized slopes (in units of the clip bound), the anchor's, and the pull back into [0, 1]."""
+        values, pool = drawn.values.detach(), drawn.pool
+        slopes = slopes_dp.view_as(values) + 2 * self.settings.outside_penalty * (values - pool.images)
+        if self.anchor is not None and self.settings.embedding_pull:
+            slopes += self.settings.embedding_pull * self.anchor.slopes(pool.images, pool.labels)
         self._optimizer.zero_grad(set_to_none=True)
-        raw.backward(slopes / len(values))
+        drawn.values.backward(slopes / len(values))
         self._optimizer.step()
         self._schedule.step()
         self._copy_weights(self.average, self.settings.average_decay)
@@ -109,8 +140,9 @@ class GeneratorPlayer:
         return torch.autocast("cuda", torch.bfloat16, enabled=self._low_precision)
 
 
-def _network(settings: GeneratorSettings, domain: Domain) -> GeneratorConfig:
+def _network(settings: GeneratorSettings, domain: Domain, anchor: Anchor | None) -> GeneratorConfig:
     assert settings.width is not None, "decided by the plan"
+    assert settings.output is not None, "decided by the plan"
     return GeneratorConfig(
         kind=settings.kind,
         shape=domain.shape,
@@ -118,8 +150,9 @@ def _network(settings: GeneratorSettings, domain: Domain) -> GeneratorConfig:
         latent=settings.latent,
         latent_law=settings.latent_law,
         width=settings.width,
-        output="clamp",
+        output=settings.output,
         spectral_norm=settings.spectral_norm and settings.kind == "resnet",
+        label_weights=anchor.means.label_weights() if anchor and domain.labelled else None,
     )
 
 

@@ -25,6 +25,8 @@ from understudy.training.run import Run
 from understudy.training.settings import EmbeddingSettings
 from understudy.training.states import Stateful
 
+_REPORTS_OF_START = 50
+
 
 class Embedding:
     """Random Fourier features with public frequencies; the constant last feature counts records."""
@@ -89,24 +91,28 @@ def release_means(run: Run, embedding: Embedding, event: Event) -> NoisyMeans:
     return NoisyMeans.from_total(total_dp, embedding.size_share, run.plan.domain.nominal_records)
 
 
-def distance(
-    generator: Generator, embedding: Embedding, target: NoisyMeans, batch: int, random: torch.Generator
-) -> Tensor:
-    """Squared distance of class-wise mean embeddings between generated images and the target, weighted by class.
+def distance(images: Tensor, labels: Tensor, embedding: Embedding, target: NoisyMeans) -> Tensor:
+    """Squared distance of class-wise mean embeddings between labelled images and the target, weighted by class.
 
     The squared norm of a mean over few images is too large by (1 - |mean|^2) / n, which would reward the images of a
     class for being alike; with |phi|^2 = 1 - a the unbiased value is (n |mean|^2 - (1 - a)) / (n - 1).
     """
-    classes, size = len(target.means_dp), max(2, batch // len(target.means_dp))
-    labels = torch.arange(classes, device=random.device).repeat_interleave(size)
-    raw = generator(generator.draw_latent(len(labels), random), labels)
-    images = generator.pixels(raw) if generator.config.output == "sigmoid" else _cut(raw)
-    means = embedding(images)[:, :-1].view(classes, size, -1).mean(dim=1)
-    norms = (size * means.square().sum(dim=1) - (1 - embedding.size_share)) / (size - 1)
+    members = torch.nn.functional.one_hot(labels, len(target.means_dp)).to(images.dtype)
+    sizes = members.sum(dim=0)
+    means = (members.T @ embedding(images)[:, :-1]) / sizes.clamp(min=1)[:, None]
+    norms = (sizes * means.square().sum(dim=1) - (1 - embedding.size_share)) / (sizes - 1).clamp(min=1)
     cross = (means * target.means_dp).sum(dim=1)
     squares = norms - 2 * cross + target.means_dp.square().sum(dim=1)
-    outside = (raw - images.detach()).square().mean() if generator.config.output == "clamp" else 0.0
-    return (target.shares_dp * squares).sum() + outside
+    return (target.shares_dp * squares).sum()
+
+
+def slopes(images: Tensor, labels: Tensor, embedding: Embedding, target: NoisyMeans) -> Tensor:
+    """Where each image should move to bring the class means closer: the gradient of N * distance for each of N images.
+
+    Privacy: post-processing of the released means; it may be used in every step of a training at no further cost.
+    """
+    images = images.detach().requires_grad_()
+    return torch.autograd.grad(len(images) * distance(images, labels, embedding, target), images)[0]
 
 
 class Fit:
@@ -126,14 +132,32 @@ class Fit:
         """What a checkpoint must keep beside the generator."""
         return {"optimizer": self.optimizer, "schedule": self.schedule}
 
+    def loss(self, random: torch.Generator) -> Tensor:
+        """Squared distance of a fresh batch from the target, and the pull back into [0, 1] where the output is cut."""
+        classes = len(self.target.means_dp)
+        labels = torch.arange(classes, device=random.device).repeat_interleave(max(2, self.settings.batch // classes))
+        raw = self.generator(self.generator.draw_latent(len(labels), random), labels)
+        if self.generator.config.output == "sigmoid":
+            return distance(self.generator.pixels(raw), labels, self.embedding, self.target)
+        images = _cut(raw)
+        return distance(images, labels, self.embedding, self.target) + (raw - images.detach()).square().mean()
+
     def step(self, random: torch.Generator) -> Tensor:
-        """One step; returns the squared distance."""
-        loss = distance(self.generator, self.embedding, self.target, self.settings.batch, random)
+        """One step; returns the loss."""
+        loss = self.loss(random)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
         self.schedule.step()
         return loss.detach()
+
+
+def fit_start(run: Run, fit: Fit, random: torch.Generator) -> None:
+    """Fit a generator as the start of a longer training, with progress; a stopped run fits it again when resumed."""
+    for step in range(fit.settings.steps):
+        loss = fit.step(random)
+        if step % max(1, fit.settings.steps // _REPORTS_OF_START) == 0:
+            run.prepare(embedding_fitted=step / fit.settings.steps, embedding_loss=float(loss))
 
 
 def _cut(raw: Tensor) -> Tensor:

@@ -85,6 +85,12 @@ class Run:
         if self.listener is not None:
             self.listener(progress)
 
+    def prepare(self, **values: float) -> None:
+        """Show what goes on before the first step, and stop there if asked to; public values only, as in ``report``."""
+        if self.listener is not None:
+            self.listener(Progress(0, self.plan.steps, values, time.monotonic() - self.started))
+        self.stop_if_requested(0)
+
     def epsilon_spent(self) -> float:
         """Epsilon of what is on record so far, counted in tenths of the plan and rounded up, so never too low."""
         charged = []

@@ -6,6 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from understudy.data.domain import Domain
+
 _FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -42,21 +44,32 @@ class CriticSettings(BaseModel):
     width: Annotated[int, Field(ge=8, multiple_of=8)] | None = None
     learning_rate: Positive = 1e-3
     batch: Count = 32
-    per_step: Count = 100  # critics trained for each generator step, in turn
+    per_step: Count = 50  # critics trained for each generator step, in turn
     rounds: Count = 5  # paper mode: critic steps for each draw
-    warm_iterations: Annotated[int, Field(ge=0)] = 100
+    warm_iterations: Annotated[int, Field(ge=0)] = 30
     warm_learning_rate: Positive = 1e-3  # of the throw-away generators
+
+    def memory_bytes(self, domain: Domain, subsets: int) -> int:
+        """Parameters and Adam moments of all critics, and the working memory of those trained together."""
+        channels, height, columns = domain.shape
+        width = self.width or 64
+        features = 4 * width * -(-height // 8) * -(-columns // 8)
+        parameters = 25 * width * (channels + 10 * width) + features * (1 + (domain.classes or 0))
+        working = 40 * self.batch * width * height * columns * self.per_step
+        return subsets * parameters * 12 + working + 2**30
 
 
 class GeneratorSettings(BaseModel):
-    """A generator that learns from image gradients."""
+    """A generator that learns from image gradients. ``None`` is decided from the image size and the start."""
 
     model_config = _FROZEN
-    kind: Literal["resnet", "dcgan"] = "resnet"
+    kind: Literal["dcgan", "resnet"] = "dcgan"
     width: Count | None = None
-    latent: Count = 10
+    latent: Count = 16
+    output: Literal["sigmoid", "clamp"] | None = None
     latent_law: Literal["normal", "bernoulli"] = "normal"
     spectral_norm: bool = True
     learning_rate: Positive = 1e-4
-    average_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    outside_penalty: Annotated[float, Field(ge=0)] = 1.0
+    average_decay: Annotated[float, Field(ge=0, lt=1)] = 0.995
+    embedding_pull: Annotated[float, Field(ge=0)] = 100.0  # towards a released embedding, in units of the clip bound
+    outside_penalty: Annotated[float, Field(ge=0)] = 10.0  # on raw values outside [0, 1], in units of the clip bound

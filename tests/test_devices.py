@@ -1,0 +1,56 @@
+"""Where things run: what does not fit is said in one sentence."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from understudy.devices import check_memory, choose_device, explained_memory_errors
+from understudy.errors import InputError
+from understudy.privacy.ledger import Ledger
+from understudy.training.generator_player import GeneratorPlayer
+from understudy.workflow import resume
+
+from .helpers import tiny_data, tiny_train
+
+GIB = 2**30
+
+
+def test_a_plan_larger_than_the_card_is_refused_before_any_data_is_read(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=8 * GIB))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a small card")
+    check_memory(7 * GIB, torch.device("cuda"))
+    with pytest.raises(InputError, match=r"needs about 35\.0 GiB, but a small card has 8\.0 GiB; use smaller"):
+        check_memory(35 * GIB, torch.device("cuda"))
+
+
+def test_the_processor_is_not_refused():
+    check_memory(2**60, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+def test_a_failed_allocation_becomes_one_sentence_with_a_way_out(error):
+    expected = pytest.raises(InputError, match=r"out of memory on cpu.*--resume.*--device cpu")
+    with expected, explained_memory_errors(torch.device("cpu")):
+        raise error
+
+
+def test_a_run_that_ran_out_of_memory_keeps_its_spending_and_can_be_resumed(tmp_path, monkeypatch):
+    learn, calls = GeneratorPlayer.learn, []
+
+    def failing(self, *arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        learn(self, *arguments)
+
+    monkeypatch.setattr(GeneratorPlayer, "learn", failing)
+    with pytest.raises(InputError, match="out of memory"):
+        tiny_train("gs-wgan", tiny_data(), tmp_path / "run")
+    assert Ledger.open(tmp_path / "run" / "ledger.jsonl").events()
+    assert resume(tiny_data(), tmp_path / "run").certificate.headline.epsilon > 0
+
+
+def test_an_unknown_device_is_refused():
+    with pytest.raises(InputError, match="'tpu'"):
+        choose_device("tpu")
