@@ -19,7 +19,7 @@ from understudy.training.per_example_checks import check_modules, check_rows_apa
 from understudy.training.per_example_convolution import by_patches, convolve
 from understudy.training.per_example_layers import RULES, Gradients, Tapped, gradients_of
 from understudy.training.per_example_layout import FlatParameters
-from understudy.training.per_example_products import Precision, arithmetic
+from understudy.training.per_example_products import Precision, arithmetic, not_above
 
 Loss = Callable[[Tensor], Tensor]  # outputs (N, ...) -> losses (N,), each of its own example alone
 Weigh = Callable[[Tensor], Tensor]  # norms (N,) -> weights (N,)
@@ -45,8 +45,8 @@ class PerExampleGradients:
         for module in self._copy.modules():
             if type(module) in RULES:
                 module.register_forward_hook(self._tap)
-            if isinstance(module, nn.Conv2d) and by_patches(module):
-                module.forward = partial(self._convolve, module)  # type: ignore[method-assign]
+            if isinstance(module, nn.Conv2d):
+                self._prepare(module)
 
     @property
     def number_type(self) -> torch.dtype:
@@ -71,27 +71,29 @@ class PerExampleGradients:
             taps = self._pass(inputs, loss)
             layers = {tapped.layer: gradients_of(tapped) for tapped in taps}
             weights = weigh if isinstance(weigh, Tensor) else weigh(self._norms(list(layers.values())))
-            weights = weights.to(total.dtype)
+            weights = not_above(weights.to(total.dtype), self.precision)
             for layer, gradients in layers.items():
                 for piece in gradients.pieces:
                     names = [f"{self._names[layer]}.{name}".lstrip(".") for name in piece.names]
                     piece.add_weighted([total[self._flat.span(name)] for name in names], weights)
 
     def check_examples_apart(self, inputs: tuple[Tensor | None, ...], others: tuple[Tensor | None, ...]) -> None:
-        """Refuse a network that mixes examples, by exchanging one row of ``inputs`` for one of ``others``."""
+        """Refuse a network that mixes examples, by exchanging each row of ``inputs`` in turn for that of ``others``."""
         training = self._copy.training
         self._copy.eval()
-        seen, row = [], len(next(part for part in inputs if part is not None)) // 2
-        for use_other in (False, True):
+        before = self._seen(inputs)
+        for row in range(len(next(part for part in inputs if part is not None))):
             pairs = zip(inputs, others, strict=True)
-            mixed = tuple(_with_row(part, other, row if use_other else None) for part, other in pairs)
-            with arithmetic(self.precision):
-                outputs = self._forward(mixed)
-            taps = {f"layer {self._names[layer]}": tap[0] for layer, tap in self._taps.items()}
-            seen.append({**taps, "the output": outputs.detach()})
-            self._taps.clear()
+            check_rows_apart(before, self._seen(tuple(_with_row(part, other, row) for part, other in pairs)), row)
         self._copy.train(training)
-        check_rows_apart(seen[0], seen[1], row)
+
+    def _seen(self, inputs: tuple[Tensor | None, ...]) -> dict[str, Tensor]:
+        """What reaches each layer, and the output."""
+        with arithmetic(self.precision):
+            outputs = self._forward(inputs)
+        seen = {f"layer {self._names[layer]}": values for layer, (values, _, _) in self._taps.items()}
+        self._taps.clear()
+        return {**seen, "the output": outputs.detach()}
 
     def _tie_weights(self) -> None:
         if self.precision == "bf16":
@@ -102,6 +104,13 @@ class PerExampleGradients:
         else:
             for own, source in zip(self._copy.parameters(), self._source.parameters(), strict=True):
                 own.data = source.data
+
+    def _prepare(self, layer: nn.Conv2d) -> None:
+        if by_patches(layer):
+            layer.forward = partial(self._convolve, layer)  # type: ignore[method-assign]
+        else:  # a kernel one wide has nothing to dilate, and torch 2.13 crashes on it where kernels lie channels last
+            sides = zip(layer.dilation, layer.kernel_size, strict=True)
+            layer.dilation = tuple(1 if side == 1 else dilation for dilation, side in sides)
 
     def _tap(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if layer in self._taps:
@@ -158,12 +167,15 @@ class PerExampleGradients:
         squared, spread = torch.cat([each.squared for each in found]), torch.cat([each.spread for each in found])
         norms = torch.addcmul(squared, inexact, spread).clamp(min=0).sqrt()
         norms = torch.linalg.vector_norm(torch.addcmul(norms, scaled, spread.sqrt()), dim=0)
-        flags = [gradients.finite for gradients in layers if gradients.finite is not None]
-        return torch.where(torch.stack(flags).all(dim=0), norms, torch.nan) if flags else norms
+        witnesses = [gradients.witness for gradients in layers if gradients.witness is not None]
+        if not witnesses:
+            return norms
+        witness = torch.stack(witnesses).sum(dim=0)
+        return norms + (witness - witness)  # zero, or NaN
 
 
-def _with_row(part: Tensor | None, other: Tensor | None, row: int | None) -> Tensor | None:
-    if part is None or other is None or row is None:
+def _with_row(part: Tensor | None, other: Tensor | None, row: int) -> Tensor | None:
+    if part is None or other is None:
         return part
     changed = part.clone()
     changed[row] = other[row]

@@ -87,7 +87,8 @@ class Outer:
         left = scaled(self.left, weights, self.precision)
         targets[0].add_(summed_product(left, self.right).flatten())
         if self._biased:
-            targets[1].add_(left.sum(dim=(0, 2), dtype=_wide_type(left)).flatten())
+            ones = left.new_ones(()).expand(*left.shape[:3], 1)
+            targets[1].add_(summed_product(ones, left).flatten())
 
     @property
     def _biased(self) -> bool:
@@ -134,10 +135,10 @@ class Tapped:
 
 @dataclass(frozen=True)
 class Gradients:
-    """The pieces of one layer, and which examples were finite on the way."""
+    """The pieces of one layer, and for each example a value that is finite if all that went in was."""
 
     pieces: tuple[Piece, ...]
-    finite: Tensor | None = None
+    witness: Tensor | None = None
 
 
 def gradients_of(tapped: Tapped) -> Gradients:
@@ -156,7 +157,7 @@ def _convolution(tapped: Tapped) -> Gradients:
     if right is None:
         cleaned = representable(tame(tapped.inputs), tapped.precision)
         right = patches(cleaned, window, window.places(tapped.inputs))
-    return Gradients(_outer(_names(layer), left, right, tapped.precision), _finite(tapped.inputs))
+    return Gradients(_outer(_names(layer), left, right, tapped.precision), _witness(tapped.inputs))
 
 
 def _constant_planes(tapped: Tapped, left: Tensor) -> Gradients:
@@ -169,12 +170,14 @@ def _constant_planes(tapped: Tapped, left: Tensor) -> Gradients:
     window = Window.of(layer)
     seen = coverage(window, window.places(tapped.inputs), tapped.inputs)
     seen = functional.pad(seen, (0, 1), value=1.0)  # the last column is for the bias
-    folded = product(left[:, 0].mT, seen.expand(len(values), -1, -1))
-    outer = folded[:, :, :-1].reshape(len(values), 1, 1, -1), tame(values)[:, None, None].to(folded.dtype)
-    pieces: tuple[Piece, ...] = (Outer(("weight",), *outer, "fp32"),)
+    folded = product(left[:, 0].mT, seen.expand(len(values), -1, -1))  # float32 also where the operands are bfloat16
+    precision: Precision = "fp32" if tapped.precision == "bf16" else tapped.precision
+    whole = representable(folded[:, :, :-1].reshape(len(values), 1, 1, -1), precision)
+    right = representable(tame(values)[:, None, None].to(folded.dtype), precision)
+    pieces: tuple[Piece, ...] = (Outer(("weight",), whole, right, precision),)
     if layer.bias is not None:
         pieces += (Rows(("bias",), folded[:, :, -1].contiguous()),)
-    return Gradients(pieces, _finite(values))
+    return Gradients(pieces, _witness(values))
 
 
 def _transposed_convolution(tapped: Tapped) -> Gradients:
@@ -187,7 +190,7 @@ def _transposed_convolution(tapped: Tapped) -> Gradients:
     pieces = _outer(("weight",), left, right, tapped.precision)
     if layer.bias is not None:
         pieces += (Rows(("bias",), slopes.sum(dim=(2, 3), dtype=_wide_type(slopes))),)
-    return Gradients(pieces, _finite(slopes))
+    return Gradients(pieces, _witness(slopes))
 
 
 def _linear(tapped: Tapped) -> Gradients:
@@ -196,7 +199,7 @@ def _linear(tapped: Tapped) -> Gradients:
     right = tame(tapped.inputs).reshape(count, 1, -1, layer.in_features)
     left = tapped.slopes.reshape(count, 1, -1, layer.out_features)
     left, right = (representable(side, tapped.precision) for side in (left, right))
-    return Gradients(_outer(_names(layer), left, right, tapped.precision), _finite(tapped.inputs))
+    return Gradients(_outer(_names(layer), left, right, tapped.precision), _witness(tapped.inputs))
 
 
 def _embedding(tapped: Tapped) -> Gradients:
@@ -266,9 +269,9 @@ def _by_place(images: Tensor, groups: int) -> Tensor:
     return torch.unflatten(rows, 2, (groups, -1)).transpose(1, 2)
 
 
-def _finite(values: Tensor) -> Tensor:
-    """Which examples hold nothing but finite values."""
-    return torch.isfinite(values.sum(dim=tuple(range(1, values.dim())), dtype=_wide_type(values)))
+def _witness(values: Tensor) -> Tensor:
+    """A sum (N,) that is not finite as soon as one of an example's values is not."""
+    return values.sum(dim=tuple(range(1, values.dim())), dtype=_wide_type(values))
 
 
 def _wide(values: Tensor) -> Tensor:

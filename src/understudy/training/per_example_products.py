@@ -17,6 +17,7 @@ from torch import Tensor
 Precision = Literal["fp32", "tf32", "bf16"]
 
 _TF32_DROPPED = 0x1FFF  # the bits of a float32 that a TF32 number does not have
+_BF16_DROPPED = 0xFFFF
 _CHUNK_VALUES = 2**24  # per-example gradients formed at a time where the Gram matrices would cost more
 _FILL = 264  # a matrix product in fewer tiles leaves multiprocessors idle
 _TILE = 128
@@ -159,13 +160,18 @@ def _squares_of_products(left: Tensor, right: Tensor, biased: bool) -> Tensor:
     return torch.cat(squares)
 
 
-def scaled(values: Tensor, weights: Tensor, precision: Precision) -> Tensor:
-    """Each example times its weight, rounded once; an example of weight zero becomes zero whatever it held.
+def not_above(weights: Tensor, precision: Precision) -> Tensor:
+    """Weights that the products' operands can hold exactly.
 
-    Privacy: weights are brought to the type of the values by cutting bits off, so never upwards.
+    Privacy: bits are cut off, so no clip factor grows when it meets operands of lower precision.
     """
-    if values.dtype == torch.bfloat16:
-        weights = (weights.float().view(torch.int32) & ~0xFFFF).view(torch.float32).bfloat16()
+    if precision != "bf16":
+        return weights
+    return (weights.float().view(torch.int32) & ~_BF16_DROPPED).view(torch.float32).to(weights.dtype)
+
+
+def scaled(values: Tensor, weights: Tensor, precision: Precision) -> Tensor:
+    """Each example times its weight (see ``not_above``), rounded once; weight zero makes zero of whatever it held."""
     weighted = values * weights.to(values.dtype).view(-1, *(1,) * (values.dim() - 1))
     return representable(weighted.nan_to_num_(0.0, 0.0, 0.0), precision)
 
