@@ -30,23 +30,20 @@ from understudy.methods.configuration import apply_settings
 def main() -> None:
     options = parse()
     device = choose_device(options.device)
-    started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        release = train(options, Path(folder) / "run")
-        seconds = time.perf_counter() - started
-        peak = round(torch.cuda.max_memory_allocated(device) / 2**30, 1) if device.type == "cuda" else None
-        shutil.copy(Path(folder) / "run" / "release" / "samples.png", target(options, ".png"))
-    figures = measure(release, options)
+        run = options.run or Path(folder) / "run"
+        costs = train(options, run, device)
+        release = us.load_release(run / "release")
+        shutil.copy(run / "release" / "samples.png", target(options, ".png"))
     row = {
         "method": options.method,
         "dataset": options.dataset,
         "epsilon": release.certificate.headline.epsilon,
         "delta": release.certificate.headline.delta,
-        **figures,
-        "train_seconds": round(seconds, 1),
-        "peak_gpu_gib": peak,
+        **measure(release, options),
+        **costs,
         "device": device_name(device),
-        "command": command_line(leave_out=("--results", "--commit", "--weights")),
+        "command": command_line(leave_out=("--results", "--commit", "--weights", "--run")),
         "commit": options.commit or current_commit(),
         "torch": torch.__version__,
         "certificate": json.loads(release.certificate.to_json()),
@@ -55,11 +52,31 @@ def main() -> None:
     print({key: value for key, value in row.items() if key != "certificate"}, flush=True)
 
 
-def train(options: argparse.Namespace, run: Path) -> us.Release:
-    config = apply_settings({"runtime": {"device": options.device}}, options.settings)
-    budget = us.Budget(options.epsilon, options.delta)
-    train_options = us.TrainOptions(config=config, preset=options.preset)
-    return us.train(options.method, us.load(options.dataset), budget, run, train_options)
+def train(options: argparse.Namespace, run: Path, device: torch.device) -> dict[str, Any]:
+    """Train, go on with a run that was cut off, or find one that is finished; returns what the training took."""
+    kept = run / "costs.json"
+    if kept.exists():
+        return json.loads(kept.read_text())
+    started, data = time.perf_counter(), us.load(options.dataset)
+    if (run / "run.json").exists():
+        us.resume(data, run)
+        seconds = seconds_on_record(run)
+    else:
+        config = apply_settings({"runtime": {"device": options.device}}, options.settings)
+        train_options = us.TrainOptions(config=config, preset=options.preset)
+        us.train(options.method, data, us.Budget(options.epsilon, options.delta), run, train_options)
+        seconds = time.perf_counter() - started
+    peak = round(torch.cuda.max_memory_allocated(device) / 2**30, 1) if device.type == "cuda" else None
+    costs = {"train_seconds": round(seconds, 1), "peak_gpu_gib": peak}
+    kept.write_text(json.dumps(costs))
+    return costs
+
+
+def seconds_on_record(run: Path) -> float:
+    """The seconds of all parts of a resumed run: the clock of its progress starts anew with each."""
+    clock = [json.loads(line)["seconds"] for line in (run / "progress.jsonl").read_text().splitlines()]
+    ends = [now for now, after in zip(clock, [*clock[1:], 0.0], strict=True) if after < now]
+    return float(sum(ends))
 
 
 def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:
@@ -94,6 +111,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--weights", type=Path, help="Inception weights; searched for where not given")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--run", type=Path, help="keep the run here, and go on where it stands; else it is thrown away")
     parser.add_argument("--commit", help="recorded in the result; asked of git where not given")
     return parser.parse_args()
 
