@@ -90,7 +90,8 @@ def page(results: dict[str, Row]) -> str:
     of = {kind: {stem: row for stem, row in results.items() if kind_of(row) == kind} for kind in KINDS}
     parts = [HEAD if checks_passed(of["check"]) else HEAD + PROVISIONAL]
     for dataset in datasets(of["quality"]):
-        parts += [f"## {dataset}\n", quality_section(dataset, of["quality"]), published_note() + "\n"]
+        note = [published_note() + "\n"] if published_rows(dataset) else []
+        parts += [f"## {dataset}\n", quality_section(dataset, of["quality"]), *note]
     sections = (
         ("Classifiers", of["classifiers"], classifiers_section),
         ("Curves", of["curve"], curve_section),
@@ -118,11 +119,13 @@ def quality_section(dataset: str, quality: dict[str, Row]) -> str:
     """One table, by epsilon: ours in bold above the published ones; then the command of each row of ours."""
     published = published_rows(dataset)
     ours = {stem: row for stem, row in quality.items() if row["dataset"] == dataset}
-    level = {stem: published_level(row["epsilon"], published) or row["epsilon"] for stem, row in ours.items()}
+    private = {stem: row for stem, row in ours.items() if row["epsilon"] is not None}
+    level = {stem: published_level(row["epsilon"], published) or row["epsilon"] for stem, row in private.items()}
     levels = sorted({*level.values(), *(row.epsilon for row in published if row.epsilon is not None)}, reverse=True)
-    lines = [published_cells(row) for row in published if row.epsilon is None]
+    lines = [own_cells(stem, row) for stem, row in sorted(ours.items()) if stem not in private]
+    lines += [published_cells(row) for row in published if row.epsilon is None]
     for each in levels:
-        lines += [own_cells(stem, row) for stem, row in sorted(ours.items()) if level[stem] == each]
+        lines += [own_cells(stem, row) for stem, row in sorted(private.items()) if level[stem] == each]
         lines += [published_cells(row) for row in published if row.epsilon == each]
     head = ("method", "epsilon", "FID", "Inception score", "CNN accuracy", "where it comes from")
     commands = [f"- `{stem}`: {origin(row)}" for stem, row in sorted(ours.items())]
@@ -151,6 +154,8 @@ def published_cells(row: PublishedRow) -> tuple[str, ...]:
 def verified_epsilon(stem: str, row: Row) -> str:
     """The claim of the row's certificate, after both numerical accountants have confirmed it from the events."""
     certificate = parse_certificate(row["certificate"])
+    if certificate.not_private is not None:
+        return "none, not private"
     claim = certificate.headline
     for accountant in ("pld", "fourier"):
         found = accounting.epsilon(certificate.events, claim.accounted_delta, accountant)
@@ -187,7 +192,7 @@ def readme(text: str, results: dict[str, Row]) -> str:
 
 def rival(row: Row, published: Sequence[PublishedRow]) -> str:
     """The best published figures of the same method on the same data at the same level of epsilon."""
-    level = published_level(row["epsilon"], published)
+    level = None if row["epsilon"] is None else published_level(row["epsilon"], published)
     same = [other for other in published if other.like == row["method"] and other.epsilon == level]
     if level is None or not same:
         return "-"

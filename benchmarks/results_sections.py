@@ -104,7 +104,10 @@ def curve_section(files: dict[str, Row]) -> str:
             for point in row["points"]
         ]
         picture = f"![{stem}](../benchmarks/results/{row['picture']})\n\n" if row.get("picture") else ""
-        parts += [f"**{stem}**: {origin(row)}\n", picture + table(("method", *keys, "epsilon", *metrics), rows)]
+        parts += [
+            f"**{stem}**: {origin(row)}\n",
+            picture + table(("method", *keys, "certified epsilon", *metrics), rows),
+        ]
     return "\n".join(parts)
 
 

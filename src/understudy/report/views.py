@@ -278,14 +278,16 @@ def _command(subject: Subject) -> str | None:
     run, domain, method = subject.run or {}, subject.domain, subject.method
     budget, config = run.get("budget"), run.get("config")
     if subject.release is not None:
-        headline = subject.release.certificate.headline
-        known = isinstance(budget, Mapping) and all(
-            isinstance(budget.get(k), (int, float)) for k in ("epsilon", "delta")
-        )
-        limits = (budget["epsilon"], budget["delta"]) if known and budget else (headline.epsilon, headline.delta)
-        return train_command(
-            subject.release.method, limits, subject.release.domain, subject.release.method_config, subject.data
-        )
-    if method is None or domain is None or not isinstance(config, Mapping) or not isinstance(budget, Mapping):
+        config = subject.release.method_config
+        first = next(iter(subject.release.certificate.guarantees), None)
+        budget = budget or (first and {"epsilon": first.epsilon, "delta": first.delta})
+    if method is None or domain is None or not isinstance(config, Mapping):
         return None
-    return train_command(method, (budget["epsilon"], budget["delta"]), domain, config, subject.data)
+    return train_command(method, _limits(budget), domain, config, subject.data)
+
+
+def _limits(budget: object) -> tuple[float, float] | None:
+    if not isinstance(budget, Mapping):
+        return None
+    epsilon, delta = budget.get("epsilon"), budget.get("delta")
+    return (epsilon, delta) if isinstance(epsilon, (int, float)) and isinstance(delta, (int, float)) else None
