@@ -142,9 +142,9 @@ def check(dataset: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def reproducing_command(dataset: str, options: argparse.Namespace) -> str:
-    """The command that repeats this result; where its output went does not matter."""
-    words = ["python", "benchmarks/fid_check.py", "--data", str(options.data), "--datasets", dataset]
-    words += ["--weights", str(options.weights)] if options.weights else []
+    """The command that repeats this result; where its files lay does not matter."""
+    words = ["python", "benchmarks/fid_check.py", "--data", "DATA", "--datasets", dataset]
+    words += ["--weights", "WEIGHTS"] if options.weights else []
     return shlex.join([*words, "--device", options.device, "--precisions", *options.precisions])
 
 
