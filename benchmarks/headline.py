@@ -2,6 +2,8 @@
 
     python benchmarks/headline.py dp-merf mnist --epsilon 10
     python benchmarks/headline.py dp-merf mnist --epsilon 1 --set method.steps=4000
+    python benchmarks/headline.py dpgan mnist --epsilon 10 --preset paper-eps10-adaptive --variant paper --run mnist10
+    python benchmarks/headline.py gan mnist --preset paper
 
 Writes ``benchmarks/results/<method>-<dataset>-eps<E>[-<variant>].json`` and the sample grid beside it as a PNG. The
 data are looked for where ``understudy data list`` says; the Inception weights as ``understudy evaluate`` does. FID
@@ -38,8 +40,7 @@ def main() -> None:
     row = {
         "method": options.method,
         "dataset": options.dataset,
-        "epsilon": release.certificate.headline.epsilon,
-        "delta": release.certificate.headline.delta,
+        **claimed(release),
         **measure(release, options),
         **costs,
         "device": device_name(device),
@@ -64,12 +65,19 @@ def train(options: argparse.Namespace, run: Path, device: torch.device) -> dict[
     else:
         config = apply_settings({"runtime": {"device": options.device}}, options.settings)
         train_options = us.TrainOptions(config=config, preset=options.preset)
-        us.train(options.method, data, us.Budget(options.epsilon, options.delta), run, train_options)
+        budget = None if options.epsilon is None else us.Budget(options.epsilon, options.delta)
+        us.train(options.method, data, budget, run, train_options)
         seconds = time.perf_counter() - started
     peak = round(torch.cuda.max_memory_allocated(device) / 2**30, 1) if device.type == "cuda" else None
     costs = {"train_seconds": round(seconds, 1), "peak_gpu_gib": peak}
     kept.write_text(json.dumps(costs))
     return costs
+
+
+def claimed(release: us.Release) -> dict[str, float | None]:
+    """Epsilon and delta of the certificate; null for a method that is not private."""
+    private = release.certificate.not_private is None
+    return {name: getattr(release.certificate.headline, name) if private else None for name in ("epsilon", "delta")}
 
 
 def seconds_on_record(run: Path) -> float:
@@ -94,14 +102,15 @@ def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:
 def target(options: argparse.Namespace, suffix: str) -> Path:
     variant = f"-{options.variant}" if options.variant else ""
     options.results.mkdir(parents=True, exist_ok=True)
-    return options.results / f"{options.method}-{options.dataset}-eps{options.epsilon:g}{variant}{suffix}"
+    price = "not-private" if options.epsilon is None else f"eps{options.epsilon:g}"
+    return options.results / f"{options.method}-{options.dataset}-{price}{variant}{suffix}"
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("method", choices=us.method_names())
     parser.add_argument("dataset")
-    parser.add_argument("--epsilon", type=float, required=True)
+    parser.add_argument("--epsilon", type=float, help="left out for a method that is not private")
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--set", dest="settings", action="append", default=[], help="group.key=value")
     parser.add_argument("--preset", help="a named config of the method")

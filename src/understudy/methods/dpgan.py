@@ -168,7 +168,7 @@ def decided(config: DpGanConfig, domain: Domain) -> DpGanConfig:
         "width": method.width or (16 if small else 64),
         "latent": method.latent or (16 if small else 128),
         "learning_rate": method.learning_rate or rate,
-        "generator_learning_rate": method.generator_learning_rate or 2e-4,
+        "generator_learning_rate": method.generator_learning_rate or rate / 2,
         "head_start": late if method.head_start is None else method.head_start,
     }
     return config.model_copy(

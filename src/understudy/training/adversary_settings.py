@@ -21,6 +21,6 @@ class AdversarySettings(BaseModel):
     learning_rate: Positive | None = None  # of the discriminator
     generator_learning_rate: Positive | None = None
     betas: tuple[Share, Share] = (0.5, 0.999)
-    average_decay: Share = 0.0  # of the generator's weights; 0 releases the last ones
+    average_decay: Share = 0.98  # of the generator's weights; 0 releases the last ones
     head_start: Annotated[int, Field(ge=0)] | None = None  # discriminator steps before the first generator step
-    embedding_pull: Annotated[float, Field(ge=0)] = 10.0  # towards a released embedding, beside the logistic loss
+    embedding_pull: Annotated[float, Field(ge=0)] = 30.0  # towards a released embedding, beside the logistic loss
