@@ -16,6 +16,7 @@ from torch import nn
 from understudy.errors import InputError
 from understudy.training.per_example import PerExampleGradients
 from understudy.training.per_example_layout import FlatParameters, shaped
+from understudy.training.per_example_products import not_above
 
 from .networks import Mixed, clip_slowly, fast_sum, mixed_inputs, quadratic, rows_one_at_a_time
 
@@ -187,16 +188,35 @@ def test_no_contribution_is_longer_than_the_clip_bound_in_any_precision(precisio
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_opposite_places_cannot_hide_a_long_contribution(precision):
-    """Places that cancel but for rounding: the margin must follow the places, not the small sum."""
-    layer = nn.Conv2d(8, 64, 1, bias=False)
-    images = torch.randn(1, 8, 1, 2)
-    images[..., 1] = images[..., 0]
-    loss_slopes = torch.randn(64) * torch.tensor([1.0, -0.999])[:, None]
-    contribution, _ = fast_sum(
-        layer, (images,), 1e-3, precision, loss=lambda out: (out.float()[..., 0, :] * loss_slopes.T).sum(dim=(1, 2))
-    )
-    assert 0 < float(contribution.norm()) <= 1e-3 * (1 + 1e-6)
+@pytest.mark.parametrize("seed", range(20))
+def test_opposite_places_cannot_hide_a_long_contribution(precision, seed):
+    """Two places that almost cancel: what rounding leaves of them must not be longer than the bound.
+
+    Without the margin for scaled operands it would be; so the margin must follow the places, not their sum.
+    """
+    random = torch.Generator().manual_seed(seed)
+    images = torch.randn(1, 8, 1, 1, generator=random).repeat(1, 1, 1, 2)
+    slopes = torch.randn(8, 1, generator=random) * torch.tensor([1.0, -0.97])
+    for clip in (1e-3, 0.7e-3, 3.3e-3):
+        contribution, _ = fast_sum(
+            nn.Conv2d(8, 8, 1, bias=False),
+            (images,),
+            clip,
+            precision,
+            loss=lambda outputs: (outputs.float()[:, :, 0] * slopes).sum(dim=(1, 2)),
+        )
+        assert 0 < float(contribution.norm()) <= clip * (1 + 1e-6)
+
+
+@given(weights=st.lists(st.floats(0, 1, width=32), min_size=1, max_size=20))
+@settings(max_examples=200, deadline=None)
+def test_factors_never_grow_when_they_lose_bits(weights):
+    weights = torch.tensor(weights)
+    cut = not_above(weights, "bf16")
+    assert torch.equal(cut, cut.bfloat16().float())
+    assert (cut <= weights).all()
+    assert (cut >= weights * (1 - 2**-7)).logical_or(weights < 1e-37).all()
+    assert torch.equal(not_above(weights, "fp32"), weights)
 
 
 def test_low_precision_stays_close_to_the_exact_sum():

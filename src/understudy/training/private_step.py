@@ -28,7 +28,7 @@ from understudy.training.run import Run
 from understudy.training.states import Stateful
 
 _RESERVATIONS = 200  # the ledger is written about so often in a run
-_CPU_ROWS = 128  # examples at a time on a processor, for its caches
+_CPU_ROWS = 64  # examples at a time on a processor, for its caches
 _SPARE_DEVIATIONS = 2  # places for more reals than expected; what does not fit takes a pass of its own
 _ROUND = 32
 
