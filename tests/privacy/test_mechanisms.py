@@ -206,3 +206,33 @@ def test_noise_is_drawn_and_added_in_double_precision(tmp_path):
     assert Randomness().noise(CPU).draw(torch.Size([3])).dtype == torch.float64
     answering = mechanism(GaussianAnswers, tmp_path)
     assert answering._noisy(torch.zeros(2, 3), 1.0).dtype == torch.float64
+
+
+NORMS = st.lists(st.one_of(HOSTILE.map(abs), st.floats(0)), min_size=1, max_size=20)
+
+
+@given(norms=NORMS, clip=st.sampled_from([1e-3, 1.0, 1.1, 1e3]))
+@settings(max_examples=200, deadline=None)
+def test_a_clip_factor_brings_every_norm_within_the_bound_even_in_float32(tmp_path_factory, norms, clip):
+    summing = mechanism(GaussianSum, tmp_path_factory.mktemp("run"), clip=clip)
+    norms = torch.tensor(norms, dtype=torch.float64)
+    factors = summing.clip_factors(norms, torch.ones(len(norms), dtype=torch.bool))
+    for norm, factor, rounded in zip(norms.tolist(), factors.tolist(), factors.float().double().tolist(), strict=True):
+        assert 0 <= factor <= 1
+        if not math.isfinite(norm):
+            assert factor == 0
+        else:
+            assert norm * rounded <= clip
+            assert factor == 1 or norm * factor > 0.999 * clip
+
+
+def test_rows_that_only_fill_up_a_batch_get_no_weight_and_are_not_counted(tmp_path):
+    summing = mechanism(GaussianSum, tmp_path)
+    norms = torch.tensor([0.5, math.nan, 0.5, math.nan])
+    for _ in range(100):
+        factors = summing.clip_factors(norms, torch.tensor([True, False, False, False]))
+        assert factors.tolist() == [1, 0, 0, 0]
+    summing.check_finite()
+    summing.clip_factors(norms, torch.tensor([True, True, False, True]))
+    with pytest.raises(AbortedRun, match="not finite"):
+        summing.check_finite()

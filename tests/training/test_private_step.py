@@ -46,7 +46,7 @@ def make_event(**changes):
     return Event(sensitivity="C", purpose="discriminator steps", **{**given, **changes})
 
 
-def make_step(folder, data=None, nets=None, event=None, **changes):
+def make_step(folder, data=None, nets=None, event=None, device=CPU, **changes):
     """A step on a run of its own; ``changes`` are settings or, under ``runtime``, runtime settings."""
     data, (discriminator, generator) = tiny_data() if data is None else data, nets or networks()
     runtime = {"device": "cpu", **changes.pop("runtime", {})}
@@ -55,8 +55,8 @@ def make_step(folder, data=None, nets=None, event=None, **changes):
     config = build_config(MethodConfig, {"runtime": runtime})
     plan = Plan("test", config, data.domain, BUDGET, () if event is None else (event,), 1.0, 1, 0, 0.0, 0.0)
     folder.mkdir(exist_ok=True)
-    run = Run(folder, plan, data, Ledger.create(folder / "ledger.jsonl"), Randomness(), CPU)
-    return DiscriminatorStep(run, discriminator, generator, settings, event)
+    run = Run(folder, plan, data, Ledger.create(folder / "ledger.jsonl"), Randomness(), device)
+    return DiscriminatorStep(run, discriminator.to(device), generator.to(device), settings, event)
 
 
 def watch_updates(step, monkeypatch):
@@ -332,6 +332,39 @@ def test_a_checkpoint_brings_everything_back(tmp_path):
     for step in (first, second):
         step._optimizer.step(update)
     assert torch.equal(first._flat.values, second._flat.values)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a graphics card")
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_a_captured_graph_adds_what_the_eager_code_adds(tmp_path, precision):
+    """Also for a batch that does not fit into the captured places, and for an empty one."""
+    step = make_step(tmp_path, device=torch.device("cuda"), runtime={"precision": precision})
+    step.take(2)
+    assert step._captured is not None
+    step._draw_ahead()
+    _, _, latent, labels = step._waiting[0]
+    capacity, filler = step._capacity, step._reals.filler
+    for size in (0, 3, RECORDS):
+        width = -(-max(1, size) // capacity) * capacity
+        indices = torch.full((width,), filler, device="cuda")
+        indices[:size] = torch.arange(size, device="cuda")
+        step._total.zero_()
+        step._captured.replay(indices, size, (latent, labels))
+        captured = step._total.clone()
+        step._total.zero_()
+        step._add(indices[:size], (latent, labels))
+        assert float((captured - step._total).norm()) < 1e-2 * float(step._total.norm())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a graphics card")
+def test_replays_get_fresh_noise_and_fresh_batches(tmp_path, monkeypatch):
+    step = make_step(tmp_path, device=torch.device("cuda"))
+    updates = watch_updates(step, monkeypatch)
+    step.take(6)
+    rows = torch.stack(updates).double().cpu()
+    assert len({tuple(row[:5].tolist()) for row in rows}) == 6
+    noise = (rows[::2] - rows[1::2]).flatten() * (2 * BATCH) / math.sqrt(2)
+    assert 0.9 * CLIP * NOISE < float(noise.std()) < 1.5 * CLIP * NOISE
 
 
 def test_flat_adam_is_adam():

@@ -164,7 +164,9 @@ class DiscriminatorStep:
         return math.ceil(wanted / _ROUND) * _ROUND - expected
 
     def _draw_ahead(self) -> None:
-        """Batches, latent values and labels for the next steps, all fresh and independent."""
+        """Batches, latent values and labels for the next steps, all fresh and independent; aborts a broken run."""
+        if self._mechanism is not None:
+            self._mechanism.check_finite()
         steps = self._batches.steps_at_once
         table: BatchTable = self._batches.draw(steps, self._capacity)
         latent, labels = self._fakes.draw(steps * self._settings.batch, self._random)
