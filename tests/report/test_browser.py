@@ -117,6 +117,17 @@ def test_hostile_names_stay_text(browser: Browser, run: Path, tmp_path: Path, wi
     assert page.ask(_OVERFLOW) == 0
 
 
+def test_tables_scroll_on_a_phone_instead_of_being_squeezed(browser: Browser, tmp_path: Path):
+    run = write_run(tmp_path / "run", name="mnist")
+    page = browser.open(write_report([run], tmp_path / "report.html"), PHONE)
+    rows = page.ask("[...document.querySelectorAll('tbody tr')].map(r => r.getBoundingClientRect().height)")
+    assert len(rows) > 10
+    assert max(rows) < 150
+    scrolling = page.ask("[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth > s.clientWidth).length")
+    assert scrolling >= 1
+    assert page.ask("[...document.querySelectorAll('.scroll')].every(s => s.tabIndex === 0)"), "by keyboard too"
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_words_can_be_read_in_light_and_dark(browser: Browser, run: Path, tmp_path: Path, dark: bool):
     page = browser.open(write_report([run, write_curve(tmp_path / "sweep")], tmp_path / "report.html"))

@@ -28,6 +28,7 @@ _TITLES = {
     "cnn": "CNN",
     "mlp": "MLP",
 }
+_IN_TABLE = ("fid", "is", "cnn")  # figures that stand beside published ones where there are any
 _MOST_PANELS = 4
 
 
@@ -177,7 +178,8 @@ def _quality(subject: Subject) -> dict[str, Any] | None:
     evaluation = subject.evaluation
     if evaluation is None:
         return None
-    figures = known_figures(evaluation)
+    published = _published(subject)
+    figures = [figure for figure in known_figures(evaluation) if not (published and figure["name"] in _IN_TABLE)]
     bars = [
         {"name": _title(figure), "share": min(1.0, max(0.0, float(figure["value"]))), "real": _beside_real(figure)}
         for figure in figures
@@ -188,7 +190,9 @@ def _quality(subject: Subject) -> dict[str, Any] | None:
         for figure in figures
         if not _is_share(figure)
     ]
-    tested = next((figure["tested_on"] for figure in figures if isinstance(figure.get("tested_on"), int)), None)
+    tested = next(
+        (figure["tested_on"] for figure in known_figures(evaluation) if isinstance(figure.get("tested_on"), int)), None
+    )
     return {
         "bars": bars,
         "numbers": numbers,
@@ -196,9 +200,9 @@ def _quality(subject: Subject) -> dict[str, Any] | None:
         "left_out": [str(text) for text in _listed(evaluation.get("left_out"))],
         "tested": tested,
         "stamp": evaluation.get("stamp", STAMP),
-        "published": _published(subject),
+        "published": published,
         "note": published_note(),
-        "figures": {key: headline_figure(evaluation, key) for key in ("fid", "is", "cnn")},
+        "figures": {key: headline_figure(evaluation, key) for key in _IN_TABLE},
     }
 
 
