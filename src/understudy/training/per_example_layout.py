@@ -9,12 +9,15 @@ from torch import Tensor, nn
 
 from understudy.errors import InputError
 
+_ROUND = 32
+
 
 class FlatParameters:
     """Moves a network's parameters into ``values`` and leaves views of it in the network.
 
     Kernels of convolutions lie channels last in it: the order in which patches give their gradients, and the fast
-    layout on a graphics card. Loading a state dict writes through the views; moving the network elsewhere breaks them.
+    layout on a graphics card. Every parameter begins at a round place, for aligned access; what lies between them is
+    unused. Loading a state dict writes through the views; moving the network elsewhere breaks them.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -25,17 +28,16 @@ class FlatParameters:
         if len(kinds) > 1:
             raise InputError(f"per-example gradients: parameters of {len(kinds)} types or devices; use one for all")
         dtype, device = kinds.pop()
-        self.values = torch.empty(
-            sum(parameter.numel() for parameter in parameters.values()), dtype=dtype, device=device
-        )
         self._spans: dict[str, slice] = {}
-        start = 0
+        size = 0
         for name, parameter in parameters.items():
-            self._spans[name] = slice(start, start + parameter.numel())
+            self._spans[name] = slice(size, size + parameter.numel())
+            size += math.ceil(parameter.numel() / _ROUND) * _ROUND
+        self.values = torch.zeros(size, dtype=dtype, device=device)
+        for name, parameter in parameters.items():
             view = shaped(self.values[self._spans[name]], parameter.shape)
             view.copy_(parameter.data)
             parameter.data = view
-            start += parameter.numel()
 
     def span(self, name: str) -> slice:
         """Where a parameter lies in ``values`` and in every flat gradient."""
