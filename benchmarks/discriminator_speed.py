@@ -96,7 +96,7 @@ def seconds_each(step: Callable[[], object], device: torch.device, least: float)
     for _ in range(3):
         step()
     rounds: list[float] = []
-    while sum(rounds) * 1.0 < least or len(rounds) < 3:
+    while sum(rounds) < least or len(rounds) < 3:
         count = max(1, int(least / 10 / max(min(rounds), 1e-4))) if rounds else 1
         synchronize(device)
         start = time.perf_counter()
