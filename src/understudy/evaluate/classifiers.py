@@ -242,18 +242,18 @@ def _xgboost(setup: ClassifierSetup) -> Classifier:
 
 CLASSIFIERS: Mapping[str, ClassifierEntry] = MappingProxyType(
     {
-        "mlp": ClassifierEntry(_mlp, cost=200),
-        "cnn": ClassifierEntry(CnnClassifier, cost=900),
-        "adaboost": ClassifierEntry(_adaboost, cost=400),
-        "bagging": ClassifierEntry(_bagging, cost=40),
-        "bernoulli_nb": ClassifierEntry(_bernoulli_nb, cost=2),
-        "decision_tree": ClassifierEntry(_decision_tree, cost=20),
+        "mlp": ClassifierEntry(_mlp, cost=15),
+        "cnn": ClassifierEntry(CnnClassifier, cost=1500),
+        "adaboost": ClassifierEntry(_adaboost, cost=170),
+        "bagging": ClassifierEntry(_bagging, cost=18),
+        "bernoulli_nb": ClassifierEntry(_bernoulli_nb, cost=3),
+        "decision_tree": ClassifierEntry(_decision_tree, cost=17),
         "gaussian_nb": ClassifierEntry(_gaussian_nb, cost=2),
-        "gradient_boosting": ClassifierEntry(_gradient_boosting, cost=400),
-        "lda": ClassifierEntry(_lda, cost=10),
-        "linear_svc": ClassifierEntry(_linear_svc, cost=100),
-        "logistic_regression": ClassifierEntry(_logistic_regression, cost=60),
-        "random_forest": ClassifierEntry(_random_forest, cost=60),
-        "xgboost": ClassifierEntry(_xgboost, cost=60),
+        "gradient_boosting": ClassifierEntry(_gradient_boosting, cost=140),
+        "lda": ClassifierEntry(_lda, cost=5),
+        "linear_svc": ClassifierEntry(_linear_svc, cost=20),
+        "logistic_regression": ClassifierEntry(_logistic_regression, cost=10),
+        "random_forest": ClassifierEntry(_random_forest, cost=36),
+        "xgboost": ClassifierEntry(_xgboost, cost=100),
     }
 )
