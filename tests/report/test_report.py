@@ -80,6 +80,13 @@ def test_the_attack_table_follows_from_the_events(run: Path, tmp_path: Path):
     assert 9.2 <= found <= 10.2  # the exact trade-off at a false-positive rate of 1 % is Phi(1 - 2.3263) = 9.23 %
 
 
+def test_every_guarantee_is_shown(tmp_path: Path):
+    further = {"epsilon": 578.0, "delta": 1e-5, "adjacency": "replace-one", "viewer": "server"}
+    release = make_release(guarantees=[{"epsilon": 4.3772, "delta": 1e-5}, further])
+    text = write_report([release.save(tmp_path / "two")], tmp_path / "report.html").read_text()
+    assert "epsilon 578 (delta 1e-05) per record, replace-one adjacency, against server" in text
+
+
 def test_no_private_path_is_on_the_page(run: Path, tmp_path: Path):
     text = write_report([run], tmp_path / "report.html").read_text()
     assert "ward-7" not in text

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from understudy.privacy.certificate import Certificate
+from understudy.privacy.certificate import Certificate, Guarantee
 from understudy.release import meaning
 from understudy.report import charts, pictures
 from understudy.report.published import comparable_rows, published_note
@@ -104,6 +104,7 @@ def _guarantee(certificate: Certificate, bound: meaning.AttackBound, salt: str) 
         "adjacency": headline.adjacency,
         "viewer": headline.viewer,
         "sentences": meaning.in_words(headline, bound),
+        "further": [_further(guarantee) for guarantee in certificate.guarantees[1:]],
         "odds": f"{float(meaning.round_up(factor, 1)):,.6g}" if factor < 1e6 else f"{factor:.0e}",
         "accuracy": meaning.percent(bound.accuracy()),
         "advantage": meaning.percent(bound.advantage()),
@@ -111,6 +112,13 @@ def _guarantee(certificate: Certificate, bound: meaning.AttackBound, salt: str) 
         "attacks": [_attack(bound, one_in) for one_in in _FALSE_ALARMS],
         "chart": Markup(charts.attack_chart([("no attack does better", bound)], salt)),
     }
+
+
+def _further(guarantee: Guarantee) -> str:
+    """A guarantee beside the headline in one line: how much, for whom, and against whom."""
+    return (
+        f"{meaning.claim(guarantee)} per {guarantee.unit}, {guarantee.adjacency} adjacency, against {guarantee.viewer}"
+    )
 
 
 def _attack(bound: meaning.AttackBound, one_in: int) -> dict[str, str]:
