@@ -20,7 +20,7 @@ from understudy.report.subjects import name_of
 from understudy.report.views import NOTHING, STAMP
 
 CURVE_FILE = "curve.json"
-_TITLES = {"fid": "FID (lower is better)", "is": "Inception score (higher is better)"}
+_TITLES = {"fid": "FID (lower is better)", "is": "Inception score (higher is better)", "cnn": "CNN accuracy"}
 _NUMBERS = ("fid", "fid[lenet]", "is")  # all other figures are shares
 _WIDE = 20  # an axis whose largest value is so many times its smallest is drawn logarithmically
 _MOST_NORMS = 6
