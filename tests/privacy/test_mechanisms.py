@@ -223,7 +223,7 @@ def test_a_clip_factor_brings_every_norm_within_the_bound_even_in_float32(tmp_pa
             assert factor == 0
         else:
             assert norm * rounded <= clip
-            assert factor == 1 or norm * factor > 0.999 * clip
+            assert factor == 1 or norm * factor > 0.999 * clip or norm > 1e34 * clip
 
 
 def test_rows_that_only_fill_up_a_batch_get_no_weight_and_are_not_counted(tmp_path):

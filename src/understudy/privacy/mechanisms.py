@@ -134,14 +134,16 @@ class GaussianSum(GaussianMechanism):
         ``norms_private`` bounds each row's norm from above; ``present`` says which rows are units at all (the others
         fill up a batch). Factors are at most one.
 
-        Privacy: factor times norm is at most the clip bound, with room for rounding the factor to float32. A norm that
-        is not finite gives factor zero, and whoever sums must then leave the row out, whatever it holds; it is counted.
+        Privacy: factor times norm is at most the clip bound, with room for rounding the factor to float32; a factor
+        that float32 could only round coarsely is zero. A norm that is not finite gives factor zero, and whoever sums
+        must then leave the row out, whatever it holds; it is counted.
         """
         finite = torch.isfinite(norms_private)
         self._count(present, present & ~finite)
         bound = self.clip * (1 - _ROUNDING)
         factors = bound / norms_private.double().clamp(min=bound)
-        return torch.where(finite & present, factors, torch.zeros_like(factors))
+        fine = finite & present & (factors >= torch.finfo(torch.float32).tiny)
+        return torch.where(fine, factors, torch.zeros_like(factors))
 
     def release(self, total: Tensor, *, block: int = 1) -> Sanitized:
         """Add the noise to a sum of clipped units; spends one execution first."""
