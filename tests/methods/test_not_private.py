@@ -116,10 +116,10 @@ def test_taking_the_stamp_off_leaves_no_certificate(method, tmp_path):
     path = tmp_path / "run" / "release" / "certificate.json"
     honest = json.loads(path.read_text())
     bare = {key: value for key, value in honest.items() if key != "not_private"}
-    with pytest.raises(InputError, match="guarantees: .*at least one is needed"):
+    with pytest.raises(InputError, match=r"guarantees: .*at least one is needed"):
         parse_certificate(bare)
     claims = {"guarantees": AS_DESIGNED["guarantees"], "events": AS_DESIGNED["events"]}
-    with pytest.raises(InputError, match="guarantees: .*a generator that is not private has none"):
+    with pytest.raises(InputError, match=r"guarantees: .*a generator that is not private has none"):
         parse_certificate(honest | claims)
     path.write_text(json.dumps(bare | claims))
     failed = [check for check in verify(tmp_path / "run").checks if not check.passed]

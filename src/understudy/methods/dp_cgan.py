@@ -27,7 +27,7 @@ class DpCganPrivacy(DpGanPrivacy):
 class DpCganSettings(DpGanSettings):
     """The game with one discriminator step for each generator step."""
 
-    discriminator_steps: Count | Literal["adaptive"] = 1
+    discriminator_steps: Count | Literal["adaptive"] | None = 1
 
 
 class DpCganConfig(DpGanConfig):

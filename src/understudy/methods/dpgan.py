@@ -64,7 +64,7 @@ class DpGanPrivacy(PrivacyConfig):
 class DpGanSettings(AdversarySettings):
     """The game between generator and discriminator; none of it changes epsilon."""
 
-    discriminator_steps: Count | Literal["adaptive"] = "adaptive"  # n_D
+    discriminator_steps: Count | Literal["adaptive"] | None = None  # n_D
     schedule: ScheduleSettings = ScheduleSettings()  # of the adaptive n_D
     embedding: EmbeddingSettings = EmbeddingSettings(steps=600, batch=250)
 
@@ -99,9 +99,13 @@ class DpGan(Method):
     presets: ClassVar = {
         "paper-eps10": paper_preset(1.0, 128, 450_000, discriminator_steps=50),
         "paper-eps10-fashion": paper_preset(1.0, 128, 450_000, discriminator_steps=100),
-        "paper-eps10-adaptive": paper_preset(2.0, 512, 174_000, schedule={"threshold": 0.6}),
+        "paper-eps10-adaptive": paper_preset(
+            2.0, 512, 174_000, discriminator_steps="adaptive", schedule={"threshold": 0.6}
+        ),
         "paper-eps1": paper_preset(5.0, 128, 325_000, discriminator_steps=200),
-        "paper-eps1-adaptive": paper_preset(14.0, 512, 165_000, schedule={"threshold": 0.7}),
+        "paper-eps1-adaptive": paper_preset(
+            14.0, 512, 165_000, discriminator_steps="adaptive", schedule={"threshold": 0.7}
+        ),
     }
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
@@ -159,7 +163,7 @@ def decided(config: DpGanConfig, domain: Domain) -> DpGanConfig:
     small, records = domain.shape[1] * domain.shape[2] <= _SMALL_IMAGE, domain.nominal_records
     privacy, method = config.privacy, config.method
     share = privacy.embedding_share if privacy.embedding_share is not None else 0.5
-    steps = privacy.steps or (1500 if small else 60_000)
+    steps = privacy.steps or (1000 if small else 60_000)
     batch = privacy.batch or max(1, min(512, records // 10))
     sampling_rate(batch, records)  # refuses a batch above the declared number of records
     late = steps // 10 if share else 0
@@ -167,6 +171,7 @@ def decided(config: DpGanConfig, domain: Domain) -> DpGanConfig:
     settings = {
         "width": method.width or (16 if small else 64),
         "latent": method.latent or (16 if small else 128),
+        "discriminator_steps": method.discriminator_steps or (2 if small else "adaptive"),
         "learning_rate": method.learning_rate or rate,
         "generator_learning_rate": method.generator_learning_rate or rate / 2,
         "head_start": late if method.head_start is None else method.head_start,
@@ -196,7 +201,7 @@ def costs(config: DpGanConfig, domain: Domain) -> dict[str, Any]:
 def step_schedule(settings: DpGanSettings) -> StepSchedule:
     """The schedule that the settings name."""
     fixed = settings.discriminator_steps
-    return StepSchedule(settings.schedule) if fixed == "adaptive" else StepSchedule.fixed(fixed)
+    return StepSchedule.fixed(fixed) if isinstance(fixed, int) else StepSchedule(settings.schedule)
 
 
 def _step_event(config: DpGanConfig, domain: Domain, noise_multiplier: float) -> Event:

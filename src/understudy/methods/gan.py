@@ -30,7 +30,7 @@ class GanPrivacy(DpGanPrivacy):
 class GanSettings(DpGanSettings):
     """The game of ``dpgan`` with as many discriminator as generator steps, unless told otherwise."""
 
-    discriminator_steps: Count | Literal["adaptive"] = 1
+    discriminator_steps: Count | Literal["adaptive"] | None = 1
 
 
 class GanConfig(DpGanConfig):
