@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from understudy.training.generator_steps import GeneratorSteps
@@ -27,6 +28,7 @@ class GanWatch:
     ) -> None:
         self._run, self._player, self._step_of, self._schedule = run, player, step_of, schedule
         self._seen: list[tuple[int, Tensor, Tensor]] = []
+        self._latest: dict[str, float] = {}  # shown again where no generator step fell between two reports
 
     def generator_step(self, step: int, loss: Tensor, accuracy: Tensor, climbed: bool) -> None:
         """Remember the discriminator's accuracy on fakes from just before the step; note a move of the schedule."""
@@ -48,12 +50,14 @@ class GanWatch:
         """Public values from generated images; norms and the clipped share, which saw real ones, stay private."""
         public: dict[str, float] = {"discriminator_steps": self._schedule.steps}
         public["generator_steps"] = self._schedule.generator_steps
+        accuracies: list[float] = []
         if self._seen:
-            accuracies = [float(accuracy) for _, _, accuracy in self._seen]
-            public["generator_loss"] = float(self._seen[-1][1])
-            public["accuracy_on_fakes"] = sum(accuracies) / len(accuracies)
+            accuracies = torch.stack([accuracy for _, _, accuracy in self._seen]).tolist()  # waits for the device once
+            self._latest["generator_loss"] = float(self._seen[-1][1])
+            self._latest["accuracy_on_fakes"] = sum(accuracies) / len(accuracies)
         values_private: dict[str, Any] = dict(self._step_of.diagnostics())
-        values_private["accuracy_on_fakes"] = [[at, round(float(accuracy), 4)] for at, _, accuracy in self._seen]
+        steps = [at for at, _, _ in self._seen]
+        values_private["accuracy_on_fakes"] = [[at, round(each, 4)] for at, each in zip(steps, accuracies, strict=True)]
         self._seen.clear()
-        self._run.report(step, **public)
+        self._run.report(step, **public, **self._latest)
         self._run.diagnose(step, **values_private)
