@@ -50,6 +50,7 @@ class TrainOptions:
     command: str | None = None
     source: Mapping[str, Any] | None = None  # how the data were loaded, kept in ``run.json`` for whoever resumes
     preset: str | None = None  # a named config of the method; what ``config`` says is laid over it
+    transport: object | None = None  # how to reach the clients of a federation; None: simulated from the data
 
 
 def train(
@@ -178,7 +179,7 @@ def _affordable_plan(method: Method, config: MethodConfig, domain: Domain, budge
 
 
 def _train(method: Method, run: Run, options: TrainOptions) -> Release:
-    run.listener, run.stop_requested = options.listener, options.stop_requested
+    run.listener, run.stop_requested, run.transport = options.listener, options.stop_requested, options.transport
     run.ledger.check_releasable()
     for event in run.plan.events:
         run.ledger.account(event)
@@ -217,12 +218,13 @@ def _release(folder: Path, description: RunDescription, ledger: Ledger, generato
 
 def _claims(description: RunDescription, ledger: Ledger) -> dict[str, Any]:
     """What is promised and why: the events of the ledger and what they cost; for a method without privacy a stamp."""
-    if not get_method(description.method).private:
+    method = get_method(description.method)
+    if not method.private:
         return {"guarantees": [], "events": [], "not_private": NOT_PRIVATE}
-    events, delta = ledger.events(), description.budget.delta
-    epsilon = accounting.certified_epsilon(events, delta)
+    events = ledger.events()
+    claims = method.claims(build_config(method.config_type, description.config), events, description.budget)
     return {
-        "guarantees": [{"epsilon": epsilon, "delta": delta, "delta_parts": {"accountant": delta}}],
+        "guarantees": [claim.model_dump(exclude_none=True) for claim in claims],
         "events": [event.model_dump(exclude_none=True) for event in events],
         "accounting": accounting.describe(),
     }

@@ -195,3 +195,15 @@ def test_kill_9_at_random_points_never_loses_spending(tmp_path):
         used += os.path.getsize(output.name)
         assert used > 0
         assert Ledger.open(path).events()[0].executed >= used
+
+
+def test_what_was_spent_under_a_key_is_known_after_a_crash_and_never_spent_again(tmp_path):
+    account = Ledger.create(tmp_path / "ledger.jsonl").account(planned(5))
+    assert account.spend_for("round 0", 2).executed == 2
+    assert account.spend_for("round 1", 0) is not None
+    again = Ledger.open(tmp_path / "ledger.jsonl").account(planned(5))
+    assert again.keys == {"round 0", "round 1"}
+    assert again.spend_for("round 0", 2) is None
+    with pytest.raises(BudgetError, match="only 3 of the 5 planned are left"):
+        again.spend_for("round 2", 4)
+    assert again.reserved == 2

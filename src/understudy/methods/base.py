@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.methods.configuration import MethodConfig, build_config, overlay
+from understudy.privacy import accounting
 from understudy.privacy.budget import Budget, NoBudget
+from understudy.privacy.certificate import ClientLimits, Guarantee
 from understudy.privacy.events import Event
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Plan:
     seconds: float  # roughly, on two CPU cores
     seconds_on_gpu: float  # roughly, on one H200
     remarks: tuple[str, ...] = ()
+    limits: ClientLimits | None = None  # of a federation's clients
 
     @property
     def private(self) -> bool:
@@ -78,6 +81,12 @@ class Method(ABC):
     @abstractmethod
     def train(self, run: Run) -> Generator:
         """Train inside the run: all private reads through mechanisms on the run's ledger; returns the generator."""
+
+    def claims(self, config: MethodConfig, events: Sequence[Event], budget: Budget) -> list[Guarantee]:
+        """What the events of a run guarantee, the headline first; a method with several viewers says so here."""
+        epsilon = accounting.certified_epsilon(events, budget.delta)
+        parts = {"accountant": budget.delta}
+        return [Guarantee(epsilon=epsilon, delta=budget.delta, unit=events[0].unit, delta_parts=parts)]
 
 
 def configure(method: Method, values: Mapping[str, Any], preset: str | None = None) -> MethodConfig:

@@ -13,6 +13,7 @@ _METHODS = {
     "dpgan": "understudy.methods.dpgan:DpGan",
     "gan": "understudy.methods.gan:Gan",
     "gs-wgan": "understudy.methods.gs_wgan:GsWgan",
+    "gs-wgan-federated": "understudy.methods.gs_wgan_federated:GsWganFederated",
 }
 
 

@@ -17,8 +17,26 @@ _MAXIMUM_BYTES = 4 * 2**20
 NOT_PRIVATE = "not private: trained without clipping or noise; do not publish"
 
 
+class ClientLimits(BaseModel):
+    """What bounds the answers of one client of a federation; set before the first query, never read from the run.
+
+    In each of ``rounds`` rounds ``queries`` queries are routed over ``clients`` enrolled clients; a client answers at
+    most ``slots`` of them a round and ``answers`` in all, and a query beyond that is answered with zero plus noise.
+    """
+
+    model_config = _STRICT
+    clients: Annotated[int, Field(ge=1)]
+    rounds: Annotated[int, Field(ge=1)]
+    queries: Annotated[int, Field(ge=1)]
+    slots: Annotated[int, Field(ge=1)]
+    answers: Annotated[int, Field(ge=1)]
+
+
 class Guarantee(BaseModel):
-    """One statement of differential privacy: for whom, against whom, and how much."""
+    """One statement of differential privacy: for whom, against whom, and how much.
+
+    ``coalition`` is the number of clients that a ``client`` viewer unites; ``limits`` bound what a client answers.
+    """
 
     model_config = _STRICT
     kind: Literal["dp"] = "dp"
@@ -29,6 +47,8 @@ class Guarantee(BaseModel):
     viewer: Literal["public", "server", "client"] = "public"
     accountant: Literal["pld"] = "pld"
     delta_parts: dict[str, Annotated[float, Field(ge=0, lt=1)]] | None = None
+    coalition: Annotated[int, Field(ge=1)] | None = None
+    limits: ClientLimits | None = None
 
     @property
     def accounted_delta(self) -> float:

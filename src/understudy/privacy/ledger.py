@@ -148,7 +148,10 @@ class Ledger:
         elif record["kind"] == "abort":
             self.aborted = True
         elif record["kind"] == "reserve":
-            self._accounts[record["purpose"]].reserved += record["count"]
+            account = self._accounts[record["purpose"]]
+            account.reserved += record["count"]
+            if "key" in record:
+                account.keys.add(record["key"])
 
     def _read_records(self) -> Iterator[dict[str, Any]]:
         try:
@@ -175,6 +178,7 @@ class Account:
         self.template = template
         self.planned = planned
         self.reserved = 0
+        self.keys: set[str] = set()  # what was spent under a key, so that nothing is spent, or answered, twice
         self.raised = False
         self._available = 0  # reserved by this process and not yet used; lost with the process, never given back
 
@@ -197,6 +201,21 @@ class Account:
             self.reserve(min(max(count, block) - self._available, self.planned - self.reserved))
         self._available -= count
         return self.template.charged(planned=count, executed=count)
+
+    def spend_for(self, key: str, count: int) -> Event | None:
+        """Take ``count`` executions (none is allowed) for what ``key`` names; None where that was done before.
+
+        Privacy: executions and key are one record, so a message that comes again is recognised after any crash.
+        """
+        if key in self.keys:
+            return None
+        if count > self.planned - self.reserved:
+            raise BudgetError(
+                f"budget: {count} more executions of {self.template.purpose!r} were asked for, but only "
+                f"{self.planned - self.reserved} of the {self.planned} planned are left; nothing was spent on them"
+            )
+        self._ledger._append({"kind": "reserve", "purpose": self.template.purpose, "count": count, "key": key})
+        return self.template.charged(planned=count, executed=count) if count else self.template
 
     def reserve(self, count: int) -> None:
         """Write ``count`` executions to the ledger; they count as executed from now on."""

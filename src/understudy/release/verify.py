@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from understudy.errors import InputError, UnderstudyError
 from understudy.methods.registry import get_method, method_names
-from understudy.privacy import accounting
+from understudy.privacy import accounting, viewers
 from understudy.privacy.certificate import Certificate, Guarantee, file_sha256, read_certificate
 from understudy.privacy.events import Event
 from understudy.release import folders
@@ -200,6 +200,8 @@ def _missing_events(place: Path, certificate: Certificate) -> list[Event]:
     values = build_config(method.config_type, config.method_config)
     headline = certificate.headline
     plan = method.plan(values, config.domain, Budget(max(headline.epsilon, 1e-6), headline.delta))
+    if any(guarantee.limits != plan.limits for guarantee in certificate.guarantees):
+        raise InputError("a guarantee states other limits for the answers of a client than the config sets")
     return [planned for planned in plan.events if not any(_charges(event, planned) for event in certificate.events)]
 
 
@@ -225,6 +227,8 @@ def _recompute(certificate: Certificate) -> tuple[float | None, list[Check]]:
         checks += [_check_delta(name, guarantee), _check_supported(name, guarantee, certificate)]
         if not (checks[-1].passed and checks[-2].passed):
             continue
+        if guarantee.limits is not None:
+            checks.append(_check_limits(name, guarantee, certificate))
         figures, accounted = _account(name, guarantee, certificate)
         checks += accounted
         if number == 1:
@@ -248,29 +252,51 @@ def _check_delta(name: str, guarantee: Guarantee) -> Check:
 
 
 def _check_supported(name: str, guarantee: Guarantee, certificate: Certificate) -> Check:
-    """Refuse a claim that the accountants do not prove: only add-remove against the public uses secret sampling.
+    """Refuse a claim that the accountants do not prove: only add-remove against the public uses secret sampling as is.
 
-    A viewer that saw the sampling, or a neighbour in which a unit is replaced, is covered where every event is an
-    unsampled Gaussian whose sensitivity is that of a replaced answer ("2C").
+    A server that asks, and clients that collude, see other events (``privacy.viewers``). A neighbour in which a unit is
+    replaced is covered where every event is an unsampled Gaussian whose sensitivity is that of a replaced answer.
     """
     name = f"{name}: kind"
     words = f"{guarantee.unit}, {guarantee.adjacency}, against {guarantee.viewer}"
     if any(event.unit != guarantee.unit for event in certificate.events):
         return Check(name, False, f"{words}: the events protect another unit")
-    if (guarantee.adjacency, guarantee.viewer) == ("add-remove", "public"):
-        return Check(name, True, words)
-    if (guarantee.adjacency, guarantee.viewer) == ("add-remove", "server"):
-        return Check(name, False, f"{words}: a server sees who takes part, so only replace-one can be claimed")
+    if guarantee.viewer != "public" or guarantee.adjacency == "add-remove":
+        try:
+            seen = viewers.events_seen(certificate.events, guarantee)
+        except InputError as error:
+            return Check(name, False, f"{words}: {error}")
+        return Check(name, True, words if seen == certificate.events else f"{words}: {event_in_words(seen[0])}")
     if all(event.sampling.kind == "none" and event.sensitivity == "2C" for event in certificate.events):
         return Check(name, True, f"{words}: no sampling, sensitivity 2C")
     return Check(name, False, f"{words}: no accountant proves this claim from these events")
 
 
+def _check_limits(name: str, guarantee: Guarantee, certificate: Certificate) -> Check:
+    """Limits must be those of the routed events, and delta must pay for the chance that one of them is reached.
+
+    A server learns nothing from an answer that a limit cuts off, since every client refuses past it: no part is needed.
+    """
+    name, limits = f"{name}: limits", guarantee.limits
+    assert limits is not None, "asked only where there are any"
+    for event in certificate.events:
+        clients, routed = getattr(event.sampling, "subsets", limits.clients), limits.rounds * limits.queries
+        if event.sampling.kind != "routed" or clients != limits.clients or routed < event.count:
+            return Check(name, False, "they are not those of the routed events")
+    if guarantee.viewer == "server":
+        return Check(name, True, f"at most {limits.answers:,} answers of any client, which refuses beyond")
+    needed = viewers.limits_delta(limits, guarantee.epsilon)
+    kept = (guarantee.delta_parts or {}).get(viewers.LIMITS_PART, 0.0)
+    words = f"cutting off an answer costs {needed:g} of delta"
+    return Check(name, needed <= kept * (1 + 1e-6), f"{words}, {kept:g} is set aside")
+
+
 def _account(name: str, guarantee: Guarantee, certificate: Certificate) -> tuple[list[float], list[Check]]:
     """Both accountants against the claim, and RDP beside them for the reader."""
     figures, checks, delta = [], [], guarantee.accounted_delta
+    events = viewers.events_seen(certificate.events, guarantee)
     for accountant, compute in (("pld", _pld), ("fourier", _fourier)):
-        action = partial(compute, certificate.events, delta, guarantee.epsilon)
+        action = partial(compute, events, delta, guarantee.epsilon)
         value, check = _attempt(f"{name}: {accountant}", action)
         if value is not None:
             figures.append(value)
@@ -278,7 +304,7 @@ def _account(name: str, guarantee: Guarantee, certificate: Certificate) -> tuple
             detail = f"epsilon {value:.6f} {relation} the claimed {guarantee.epsilon:g} at delta {delta:g}"
             check = Check(check.name, value <= guarantee.epsilon, detail)
         checks.append(check)
-    return figures, [*checks, _sanity(f"{name}: renyi", certificate.events, delta, figures)]
+    return figures, [*checks, _sanity(f"{name}: renyi", events, delta, figures)]
 
 
 def _pld(events: Sequence[Event], delta: float, claimed: float) -> float:

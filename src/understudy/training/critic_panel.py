@@ -1,15 +1,22 @@
-"""The private side of GS-WGAN: critics on disjoint subsets that train on a public schedule and answer queries."""
+"""The private side of GS-WGAN: critics on disjoint subsets that train on a public schedule and answer queries.
+
+A subset is what one draw assigned to it (``CriticPanel``, in one place) or what one client holds (``federated``, where
+a client is a group of one critic and a simulation a group of as many critics as there are clients).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from understudy.data.dataset import ImageDataset
 from understudy.data.draws import uniform_integers
 from understudy.data.partition import Partition
 from understudy.models.critic import CriticBatch, CriticConfig
+from understudy.privacy.randomness import Randomness
 from understudy.training.critic_bank import CriticBank
 from understudy.training.critic_bank_batches import SubsetTable, take
 from understudy.training.critic_bank_config import AdamConfig, CriticBankConfig, CriticBankRuntime, CriticReport
@@ -26,33 +33,43 @@ class FakePool:
     labels: Tensor | None
 
 
-class CriticPanel:
-    """K critics and their subsets.
+@dataclass(frozen=True)
+class Home:
+    """Where critics live: their randomness, their device and the precision of their products."""
 
-    Privacy: everything in here is private except ``schedule``. Critic k reads subset k, its own randomness and public
+    randomness: Randomness
+    device: torch.device
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+
+
+class CriticGroup:
+    """K critics, each with the records that ``assignment`` gives it.
+
+    Privacy: everything in here is private except the schedule. Critic k reads subset k, its own randomness and public
     images. The only way out is ``answer``, whose rows must go into a mechanism before anything else sees them.
     """
 
-    def __init__(self, run: Run, subsets: int, settings: CriticSettings) -> None:
-        self.subsets, self.settings, self._randomness = subsets, settings, run.randomness
+    def __init__(
+        self, data: ImageDataset, assignment: Tensor, subsets: int, settings: CriticSettings, home: Home
+    ) -> None:
+        self.subsets, self.settings, self._randomness = subsets, settings, home.randomness
         assert settings.width is not None, "decided by the plan"
-        self._random = run.randomness.generator(run.device)
-        assignment = torch.from_numpy(_partition(run, subsets).assignment)
+        self._random = home.randomness.generator(home.device)
         table = SubsetTable.from_assignment(assignment, subsets)
-        labels = None if run.data.labels is None else torch.from_numpy(run.data.labels).to(run.device)
+        labels = None if data.labels is None else torch.from_numpy(data.labels).to(home.device)
         self._records_private = PrivateRecords(
-            torch.from_numpy(run.data.images).to(run.device),
+            torch.from_numpy(data.images).to(home.device),
             labels,
-            SubsetTable(table.members.to(run.device), table.sizes.to(run.device)),
+            SubsetTable(table.members.to(home.device), table.sizes.to(home.device)),
         )
         bank_config = CriticBankConfig(
-            critic=CriticConfig(shape=run.plan.domain.shape, classes=run.plan.domain.classes, width=settings.width),
+            critic=CriticConfig(shape=data.domain.shape, classes=data.domain.classes, width=settings.width),
             critics=subsets,
             adam=AdamConfig(learning_rate=settings.learning_rate),
         )
-        runtime = CriticBankRuntime(precision=run.plan.config.runtime.precision)
+        runtime = CriticBankRuntime(precision=home.precision)
         active = self._records_private.table.nonempty
-        self.bank = CriticBank(bank_config, runtime, active, run.device, self._random)
+        self.bank = CriticBank(bank_config, runtime, active, home.device, self._random)
         self._next = 0
 
     def warm_start(self) -> None:
@@ -95,6 +112,15 @@ class CriticPanel:
     def answer(self, pool: FakePool, routing: Tensor) -> Tensor:
         """The asked critics' gradients (queries, values), unsanitized, in query order; changes no critic."""
         return self.bank.query(pool.images, pool.labels, routing).flatten(1)
+
+
+class CriticPanel(CriticGroup):
+    """The critics of a run in one place: every record was assigned to one of them by an independent, uniform draw."""
+
+    def __init__(self, run: Run, subsets: int, settings: CriticSettings) -> None:
+        assignment = torch.from_numpy(_partition(run, subsets).assignment)
+        home = Home(run.randomness, run.device, run.plan.config.runtime.precision)
+        super().__init__(run.data, assignment, subsets, settings, home)
 
 
 def _partition(run: Run, subsets: int) -> Partition:

@@ -58,6 +58,7 @@ class Run:
     device: torch.device
     listener: ProgressListener | None = None
     stop_requested: Callable[[], bool] = lambda: False
+    transport: Any = None  # how to reach the clients of a federation (``federated.fleet.Transport``)
     started: float = field(default_factory=time.monotonic)
     _last_checkpoint: float = field(default_factory=time.monotonic)
     _spent: dict[tuple[Event, ...], float] = field(default_factory=dict)

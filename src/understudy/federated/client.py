@@ -1,0 +1,241 @@
+"""The client: one member of a federation with its data, its critic, its budget and its ledger; it knows no Flower.
+
+A question comes in as bytes and an answer goes out as bytes, and that is all that leaves. Whatever the server asks, the
+client trains on its own records and the public pool, clips and noises by its own contract, records the spending before
+the answer exists, and refuses past its own budget. A message that comes twice gets the same answer, byte for byte.
+
+The folder of a client: ``contract.json``, ``client.json`` (slot and own budget), ``ledger.jsonl``, and ``private/``
+with the critic and the last answers.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from understudy.data.dataset import ImageDataset
+from understudy.errors import BudgetError, InputError, UnderstudyError
+from understudy.federated import messages
+from understudy.federated.contract import Contract
+from understudy.federated.messages import Answer, Question, Status
+from understudy.files import make_folder, read_tensors, write_bytes, write_tensors
+from understudy.privacy import accounting
+from understudy.privacy.budget import Budget
+from understudy.privacy.ledger import Ledger
+from understudy.privacy.messages import GaussianMessages
+from understudy.privacy.randomness import Randomness
+from understudy.training.critic_panel import CriticGroup, FakePool, Home
+
+_KEPT_ANSWERS = 2
+_NO_QUESTION = bytes(messages.DIGEST_BYTES)
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Who a client is in its federation, and what it is ready to spend there (against the server: replace-one)."""
+
+    client: int
+    budget: Budget
+
+    def __post_init__(self) -> None:
+        if self.client < 0:
+            raise InputError(f"client: {self.client} is no number of an enrolled client; number them from 0")
+
+
+def affordable_answers(contract: Contract, budget: Budget) -> int:
+    """How many answers a budget pays for, at most as many as the contract foresees."""
+    event = contract.answer_event()
+
+    def cost(count: int) -> float:
+        return accounting.certified_epsilon([event.model_copy(update={"count": count})], budget.delta)
+
+    low, high = 0, contract.limits.answers
+    if cost(high) <= budget.epsilon:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if cost(middle) <= budget.epsilon else (low, middle)
+    return low
+
+
+class Client:
+    """One client in its folder.
+
+    Privacy: everything in here is private; the way out is ``answer``. Adjacency is replace-one of all its records: a
+    client that holds none answers zero plus noise like any other, and no error depends on its records.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        contract: Contract,
+        membership: Membership,
+        data: ImageDataset,
+        randomness: Randomness | None = None,
+    ) -> None:
+        _check(contract, membership, data)
+        self.folder, self.contract, self.membership = folder, contract, membership
+        make_folder(folder / "private" / "answers", "client")
+        self._mechanism = self._open_ledger(randomness or Randomness())
+        home = Home(randomness or Randomness(), torch.device("cpu"))
+        assignment = torch.zeros(len(data), dtype=torch.long)
+        self._critic = CriticGroup(data, assignment, 1, contract.critics, home)
+        self._restore()
+
+    def answer(self, content: bytes) -> bytes:
+        """The answer to a question, always of the same length; a refusal says no more than its status.
+
+        Privacy: one execution for each answered query, on disk before its noise is drawn; critic and slots are worked
+        on in full whatever the question asks, so the time does not follow the routing. No exception leaves: its text
+        could quote data.
+        """
+        try:
+            return self._answer(content)
+        except UnderstudyError:
+            return self._refusal(Status.FAILED, content)
+        except Exception:  # whatever it is, the server must not read it
+            return self._refusal(Status.FAILED, content)
+
+    def _answer(self, content: bytes) -> bytes:
+        try:
+            question = messages.decode_question(content, self.contract)
+        except InputError:
+            return self._refusal(Status.INVALID, content)
+        if question.client != self.membership.client:
+            return self._refusal(Status.INVALID, content)
+        key = messages.question_key(content)
+        if self._answered_before(question.round):
+            return self._repeat(question, key, content)
+        rows_private = self._work(question)
+        try:
+            rows_dp = self._mechanism.answer(rows_private, question.count, f"round {question.round}")
+        except BudgetError:
+            return self._refusal(Status.BUDGET, content, question.round)
+        assert rows_dp is not None, "checked above"
+        sealed = self._seal(question.round, Status.ANSWERED, key, rows_dp.numpy())
+        write_bytes(self._answer_path(question.round), sealed)
+        self._save(question.round)
+        return sealed
+
+    # --- spending
+
+    def spending(self) -> dict[str, float | int | str]:
+        """What the client has spent and may still spend, for itself to read."""
+        account = self._mechanism.account
+        delta = self.membership.budget.delta
+        events = [account.template.charged(planned=0, executed=account.reserved)] if account.reserved else []
+        return {
+            "client": self.membership.client,
+            "answers": account.reserved,
+            "most_answers": account.planned,
+            "epsilon": accounting.certified_epsilon(events, delta),
+            "most_epsilon": self.membership.budget.epsilon,
+            "delta": delta,
+            "unit": "client",
+            "adjacency": "replace-one",
+            "viewer": "server",
+        }
+
+    def _open_ledger(self, randomness: Randomness) -> GaussianMessages:
+        path, contract = self.folder / "ledger.jsonl", self.contract
+        ledger = Ledger.open(path) if path.exists() else Ledger.create(path)
+        most = affordable_answers(contract, self.membership.budget)
+        if most < 1:
+            raise BudgetError(
+                f"budget: one answer under this contract costs more than epsilon {self.membership.budget.epsilon:g} at "
+                f"delta {self.membership.budget.delta:g}; raise the client's budget or do not take part"
+            )
+        event = contract.answer_event().model_copy(update={"count": most})
+        return GaussianMessages(ledger, randomness, clip=contract.clip, event=event)
+
+    # --- the critic
+
+    def _work(self, question: Question) -> Tensor:
+        """Train on the pool, then look at every slot: gradients (slots, values), unsanitized."""
+        for _ in range(self.contract.critics.rounds):
+            self._critic.train(slice(0, 1), fake_pool(question.pool))
+        routing = torch.zeros(len(question.queries), dtype=torch.long)
+        return self._critic.answer(fake_pool(question.queries), routing)
+
+    def _restore(self) -> None:
+        """The critic as it was left, or one that was warmed up on its own records against a throw-away generator."""
+        path = self.folder / "private" / "critic.safetensors"
+        if path.exists():
+            tensors, metadata = read_tensors(path)
+            if metadata.get("contract") != self.contract.digest.hex():
+                raise InputError(f"client: {path} belongs to another contract; enrol in another folder")
+            self._critic.bank.load_state(tensors)
+        else:
+            self._critic.warm_start()
+            self._save(-1)
+
+    def _save(self, number: int) -> None:
+        metadata = {"contract": self.contract.digest.hex(), "round": str(number)}
+        write_tensors(self.folder / "private" / "critic.safetensors", self._critic.bank.state(), metadata)
+        for old in range(number - 2 * _KEPT_ANSWERS, number - _KEPT_ANSWERS + 1):
+            self._answer_path(old).unlink(missing_ok=True)
+
+    # --- answers
+
+    def _answered_before(self, number: int) -> bool:
+        """Whether this round, or a later one, was answered: an old round never comes back."""
+        answered = [int(key.removeprefix("round ")) for key in self._mechanism.account.keys]
+        return number <= max(answered, default=-1)
+
+    def _repeat(self, question: Question, key: bytes, content: bytes) -> bytes:
+        """The same answer to the same message; nothing to any other message of a round that is over."""
+        path = self._answer_path(question.round)
+        if path.exists():
+            kept = path.read_bytes()
+            if messages.decode_answer(kept, self.contract).question == key:
+                return kept
+        return self._refusal(Status.REPEATED, content, question.round)
+
+    def _refusal(self, status: Status, content: bytes, number: int = 0) -> bytes:
+        """An answer that holds nothing, as long as any other."""
+        key = messages.question_key(content) if isinstance(content, bytes) else _NO_QUESTION
+        rows = np.zeros((self.contract.limits.slots, self.contract.values), dtype=np.float32)
+        return self._seal(number, status, key, rows)
+
+    def _seal(self, number: int, status: Status, key: bytes, rows_dp: np.ndarray) -> bytes:
+        return messages.encode_answer(Answer(number, self.membership.client, status, key, rows_dp), self.contract)
+
+    def _answer_path(self, number: int) -> Path:
+        return self.folder / "private" / "answers" / f"{number:08d}.bin"
+
+
+def fake_pool(images: messages.Images) -> FakePool:
+    """Images that travelled, as critics take them."""
+    labels = None if images.labels is None else torch.from_numpy(images.labels)
+    return FakePool(torch.from_numpy(images.pixels.copy()).float() / 255, labels)
+
+
+def write_membership(folder: Path, contract: Contract, membership: Membership) -> None:
+    """Put contract and membership into a client's folder."""
+    make_folder(folder, "client")
+    write_bytes(folder / "contract.json", contract.to_json().encode())
+    terms = {
+        "client": membership.client,
+        "epsilon": membership.budget.epsilon,
+        "delta": membership.budget.delta,
+    }
+    write_bytes(folder / "client.json", (json.dumps(terms, indent=2) + "\n").encode())
+
+
+def _check(contract: Contract, membership: Membership, data: ImageDataset) -> None:
+    """Public facts only: the declared domain must be the contract's."""
+    if membership.client >= contract.limits.clients:
+        raise InputError(
+            f"client: {membership.client}, but the contract enrols {contract.limits.clients}, numbered from 0"
+        )
+    agreed, found = contract.domain, data.domain
+    if (agreed.shape, agreed.classes) != (found.shape, found.classes):
+        raise InputError(
+            f"data: images are {'x'.join(map(str, found.shape))} with classes {found.classes}, but the contract says "
+            f"{'x'.join(map(str, agreed.shape))} with classes {agreed.classes}; declare the data accordingly"
+        )

@@ -1,0 +1,83 @@
+"""The contract of a federation: what all parties agree on before the first message, and nothing may change later.
+
+It is public. A client keeps its own copy and refuses every message that was not written under it, so a server can lower
+neither the noise nor the clip bound, nor ask for more answers than were agreed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from understudy.data.domain import Domain
+from understudy.errors import InputError
+from understudy.privacy.certificate import ClientLimits, read_json
+from understudy.privacy.events import Event
+from understudy.training.settings import Count, CriticSettings, Positive
+
+Kind = Literal["gs-wgan-federated", "fedavg-gan"]
+DIGEST_BYTES = 16
+
+
+class Contract(BaseModel):
+    """Terms of a federation. ``pool`` is the number of generated images that critics train on in a round.
+
+    For ``fedavg-gan`` answers are clipped updates of the discriminator, unsanitized: the server adds the noise, so it
+    must be trusted, and ``noise_multiplier`` and ``answer_bits`` say nothing about what leaves a client.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    kind: Kind
+    federation: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    domain: Domain
+    limits: ClientLimits
+    noise_multiplier: Positive
+    clip: Positive
+    critics: CriticSettings
+    pool: Count
+    answer_bits: Literal[8, 16] = 8
+
+    @property
+    def digest(self) -> bytes:
+        """What every message carries to show under which contract it was written."""
+        return hashlib.sha256(self.to_json().encode()).digest()[:DIGEST_BYTES]
+
+    @property
+    def values(self) -> int:
+        """Numbers in one image, hence in one answer."""
+        channels, height, width = self.domain.shape
+        return channels * height * width
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise in every value of an answer: 2 * C * noise multiplier."""
+        return 2 * self.clip * self.noise_multiplier
+
+    def answer_event(self) -> Event:
+        """All that one client will ever answer, as its own ledger counts it: no sampling, because it knows itself."""
+        return Event(
+            noise_multiplier=self.noise_multiplier,
+            sensitivity="2C",
+            unit="client",
+            count=self.limits.answers,
+            purpose="answers to the server",
+        )
+
+    def to_json(self) -> str:
+        """The content of ``contract.json``; the same for all parties, byte for byte."""
+        return json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True) + "\n"
+
+
+def read_contract(path: Path) -> Contract:
+    """A contract from its file."""
+    raw = read_json(path, "contract")
+    try:
+        return Contract.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "value"
+        raise InputError(f"contract: {path}: {where}: {first['msg']}; ask the operator for the contract") from None

@@ -1,0 +1,97 @@
+"""Who sees what of a federation, and what the events are for them: the public, the server, and colluding clients.
+
+The ledger of a federated run holds one kind of event: a query routed secretly over all enrolled clients. That is what
+the public sees. A server knows whom it asks, so for it a client's answers are plain Gaussians, at most as many as the
+client gives. Clients that collude know which queries came to themselves, so for them the rest was routed over the
+others. The proofs are in docs/privacy.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from understudy.errors import InputError
+from understudy.privacy.certificate import ClientLimits, Guarantee
+from understudy.privacy.events import Event, NoSampling, RoutedSampling
+
+LIMITS_PART = "limits"
+"""The part of delta that pays for the chance that a limit cuts off an answer."""
+
+
+def events_seen(events: Sequence[Event], guarantee: Guarantee) -> tuple[Event, ...]:
+    """The events as the viewer of a guarantee must count them; InputError where no proof covers the claim."""
+    if guarantee.viewer == "public":
+        return tuple(events)
+    if guarantee.viewer == "server":
+        return tuple(_seen_by_server(event, guarantee) for event in events)
+    return tuple(_seen_by_clients(event, guarantee) for event in events)
+
+
+def _seen_by_server(event: Event, guarantee: Guarantee) -> Event:
+    """All answers of one client, unsampled; replacing its data moves each of them by at most 2C."""
+    if guarantee.adjacency != "replace-one":
+        raise InputError("a server sees who takes part, so only replace-one can be claimed")
+    if event.sensitivity != "2C":
+        raise InputError("the events are not sanitized before the server sees them (sensitivity 2C)")
+    if event.sampling.kind == "none":
+        return event
+    if event.sampling.kind != "routed" or guarantee.limits is None:
+        raise InputError("a server knows whom it asks, and no limit of answers per client is stated")
+    return _with(event, NoSampling(), guarantee.limits.answers)
+
+
+def _seen_by_clients(event: Event, guarantee: Guarantee) -> Event:
+    if event.sampling.kind == "none" and event.sensitivity == "2C":
+        return event
+    if event.sampling.kind != "routed" or guarantee.coalition is None:
+        raise InputError("the size of the coalition and routed events are needed")
+    if guarantee.adjacency != "add-remove":
+        raise InputError("routed events are accounted for add-remove only")
+    others = event.sampling.subsets - guarantee.coalition
+    if others < 1:
+        raise InputError(f"a coalition of {guarantee.coalition} leaves none of {event.sampling.subsets} clients")
+    return _with(event, RoutedSampling(subsets=others), event.count)
+
+
+def _with(event: Event, sampling: NoSampling | RoutedSampling, count: int) -> Event:
+    fields = event.model_dump() | {"sampling": sampling.model_dump(), "count": count, "planned": None, "executed": None}
+    return Event.model_validate(fields)
+
+
+def limits_delta(limits: ClientLimits, epsilon: float) -> float:
+    """What the limits cost of delta: (1 + e^epsilon) times the chance that any of them ever cuts off an answer.
+
+    Privacy: with and without the limits the run is the same unless one is reached, and whether one is reached depends
+    on the secret routing alone. So both laws of a neighbouring pair move by at most that chance (in total variation).
+    """
+    if epsilon > 700:
+        return math.inf
+    return (1 + math.exp(epsilon)) * limit_chance(limits)
+
+
+def limit_chance(limits: ClientLimits) -> float:
+    """At most the chance that some client has more than ``slots`` queries in a round or ``answers`` in all."""
+    in_a_round = limits.rounds * limits.clients * binomial_tail(limits.queries, limits.clients, limits.slots)
+    in_all = limits.clients * binomial_tail(limits.rounds * limits.queries, limits.clients, limits.answers)
+    return min(1.0, in_a_round + in_all)
+
+
+def binomial_tail(trials: int, clients: int, most: int) -> float:
+    """P[Binomial(trials, 1/clients) > most], rounded up a little."""
+    if most >= trials:
+        return 0.0
+    from scipy.stats import binom
+
+    return min(1.0, float(binom.sf(most, trials, 1 / clients)) * (1 + 1e-9) + 1e-300)
+
+
+def smallest_limit(trials: int, clients: int, chance: float) -> int:
+    """The smallest ``most`` with ``binomial_tail(trials, clients, most) <= chance``."""
+    low, high = trials // clients, trials
+    if binomial_tail(trials, clients, low) <= chance:
+        return max(1, low)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if binomial_tail(trials, clients, middle) <= chance else (middle, high)
+    return high

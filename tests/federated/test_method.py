@@ -1,0 +1,151 @@
+"""``gs-wgan-federated`` as a method: its plan, its limits, its claims by viewer, and what verify makes of them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from understudy.data.domain import Domain
+from understudy.errors import BudgetError, InputError, InterruptedRun
+from understudy.methods.gs_wgan_federated import FederatedConfig, GsWganFederated
+from understudy.privacy import accounting, viewers
+from understudy.privacy.budget import Budget
+from understudy.privacy.ledger import Ledger
+from understudy.release.release import load
+from understudy.release.verify import verify
+from understudy.workflow import TrainOptions, resume, train
+
+from ..helpers import read_lines
+from .helpers import BUDGET, federated_data, tiny_config, tiny_plan
+
+FEMNIST = Domain(shape=(1, 28, 28), classes=36, nominal_records=40_000, nominal_clients=359)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    home = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(home / "state"))
+        train("gs-wgan-federated", federated_data(), BUDGET, home / "run", TrainOptions(config=tiny_config()))
+    return home / "run"
+
+
+def test_a_plan_routes_over_all_enrolled_clients_and_leaves_a_part_of_delta_for_the_limits():
+    config = FederatedConfig.model_validate({"privacy": {"queries": 960_000}})
+    plan = GsWganFederated().plan(config, FEMNIST, Budget(10, 1.15e-3))
+    (event,) = plan.events
+    assert (event.unit, event.sampling.subsets, event.sensitivity) == ("client", 359, "2C")
+    assert 955_000 <= event.count <= 960_000
+    assert 1.45 < event.noise_multiplier < 1.6  # about 1.51 for epsilon 10
+    assert 9.9 < plan.epsilon <= 10
+    assert any("times 359 clients is more than 0.01" in remark for remark in plan.remarks)
+    limits = plan.config.privacy
+    assert limits.slots < 80
+    assert limits.answers_per_client < 1.3 * event.count / 359
+
+
+def test_data_without_clients_are_refused():
+    domain = Domain(shape=(1, 8, 8), classes=3, nominal_records=40)
+    with pytest.raises(InputError, match="declare nominal_clients"):
+        GsWganFederated().plan(FederatedConfig(), domain, BUDGET)
+
+
+def test_limits_that_would_cut_off_too_much_are_refused():
+    with pytest.raises(BudgetError, match="cut off answers too often"):
+        tiny_plan(privacy={"slots": 4})
+
+
+def test_a_plan_above_the_budget_is_refused_before_anything_is_made(tmp_path):
+    options = TrainOptions(config=tiny_config(privacy={"noise_multiplier": 0.1, "queries": 48, "slots": 12}))
+    with pytest.raises(BudgetError, match="only 10 is allowed"):
+        train("gs-wgan-federated", federated_data(), BUDGET, tmp_path / "run", options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_its_certificate_has_a_guarantee_for_each_viewer(finished):
+    certificate = load(finished).certificate
+    assert certificate.events == Ledger.open(finished / "ledger.jsonl").events()
+    claims = {claim.viewer: claim for claim in certificate.guarantees}
+    assert [claim.viewer for claim in certificate.guarantees] == ["public", "server", "client"]
+    assert {claim.unit for claim in claims.values()} == {"client"}
+    assert [claims[viewer].adjacency for viewer in ("public", "server", "client")] == [
+        "add-remove", "replace-one", "add-remove",
+    ]  # fmt: skip
+    assert claims["public"].epsilon < claims["client"].epsilon
+    assert claims["client"].coalition == 1
+    for claim in claims.values():
+        seen = viewers.events_seen(certificate.events, claim)
+        for accountant in ("pld", "fourier"):
+            assert accounting.epsilon(seen, claim.accounted_delta, accountant) <= claim.epsilon
+
+
+def test_its_release_verifies_every_guarantee_with_both_accountants(finished):
+    verification = verify(finished)
+    assert verification.passed
+    names = {check.name for check in verification.checks}
+    for number in (1, 2, 3):
+        assert {f"guarantee {number}: {what}" for what in ("pld", "fourier", "limits", "kind", "delta")} <= names
+
+
+@pytest.mark.parametrize(
+    ("viewer", "change", "complaint"),
+    [
+        (0, {"epsilon": 0.5}, "guarantee 1: pld"),
+        (1, {"epsilon": 0.5}, "guarantee 2: fourier"),
+        (2, {"epsilon": 0.5}, "guarantee 3: pld"),
+        (1, {"limits": {"clients": 3, "rounds": 4, "queries": 12, "slots": 12, "answers": 20}, "epsilon": 2}, "plan"),
+        (1, {"adjacency": "add-remove"}, "guarantee 2: kind"),
+        (2, {"coalition": 3}, "guarantee 3: kind"),
+        (0, {"delta_parts": None}, "guarantee 1: limits"),
+        (0, {"limits": None}, "plan"),
+        (0, {"limits": {"clients": 3, "rounds": 4, "queries": 12, "slots": 5, "answers": 40}}, "guarantee 1: limits"),
+        (0, {"limits": {"clients": 4, "rounds": 4, "queries": 12, "slots": 12, "answers": 40}}, "guarantee 1: limits"),
+        (0, {"limits": {"clients": 3, "rounds": 3, "queries": 12, "slots": 12, "answers": 36}}, "guarantee 1: limits"),
+        (0, {"unit": "record"}, "guarantee 1: kind"),
+    ],
+)
+def test_an_altered_claim_does_not_verify(viewer, change, complaint, finished, tmp_path):
+    import shutil
+
+    shutil.copytree(finished / "release", tmp_path / "release")
+    path = tmp_path / "release" / "certificate.json"
+    certificate = json.loads(path.read_text())
+    certificate["guarantees"][viewer].update(change)
+    certificate["guarantees"][viewer] = {
+        key: value for key, value in certificate["guarantees"][viewer].items() if value is not None
+    }
+    path.write_text(json.dumps(certificate))
+    failed = [check.name for check in verify(tmp_path / "release").checks if not check.passed]
+    assert complaint in failed
+
+
+def test_it_reports_public_values_only(finished):
+    allowed = {"step", "seconds", "contrast", "rounds", "answers", "bytes_per_step", "epsilon_spent"}
+    lines = read_lines(finished / "progress.jsonl")
+    assert [line["rounds"] for line in lines] == [1, 2, 3, 4]
+    assert all(set(line) == allowed for line in lines)
+
+
+def test_its_model_card_speaks_of_clients(finished):
+    assert "one client with all its images" in (finished / "release" / "README.md").read_text()
+
+
+def test_an_interrupted_simulation_can_be_resumed(tmp_path):
+    data, reports = federated_data(), []
+    options = TrainOptions(config=tiny_config(), listener=reports.append, stop_requested=lambda: len(reports) > 1)
+    with pytest.raises(InterruptedRun):
+        train("gs-wgan-federated", data, BUDGET, tmp_path / "run", options)
+    resume(data, tmp_path / "run")
+    assert verify(tmp_path / "run").passed
+    assert Ledger.open(tmp_path / "run" / "ledger.jsonl").events()[0].executed == 48
+
+
+@pytest.mark.parametrize("kind", ["no record", "one client", "unlabelled"])
+def test_data_that_neighbour_ordinary_data_are_trained_on_like_any_other(kind, tmp_path):
+    data = federated_data(labelled=kind != "unlabelled")
+    if kind != "unlabelled":
+        data = data.subset([] if kind == "no record" else np.flatnonzero(data.client_ids == 1))
+    train("gs-wgan-federated", data, BUDGET, tmp_path / "run", TrainOptions(config=tiny_config()))
+    assert verify(tmp_path / "run").passed
