@@ -85,9 +85,7 @@ class DpMerf(Method):
         generator = generators.build_generator(_generator_config(settings, run.plan.domain, target)).to(run.device)
         fit = mean_embedding.Fit(generator, embedding, target, settings)
         for step in states.Resumable(run, generator, fit.parts()).steps(settings.steps):
-            loss = fit.step(random)
-            if step % max(1, settings.steps // 100) == 0:
-                run.report(step, loss=float(loss))
+            mean_embedding.report_fit(run, step, settings.steps, fit.step(random))
         return generator
 
 

@@ -260,17 +260,10 @@ def _decided(config: GsWganConfig, domain: Domain) -> GsWganConfig:
     critics = {"width": method.critics.width or width, "per_step": min(method.critics.per_step, subsets)}
     settings = {
         "critics": method.critics.model_copy(update=critics),
-        "generator": _decided_generator(method.generator, width, from_embedding=config.privacy.embedding_share > 0),
+        "generator": method.generator.decided(width, from_embedding=config.privacy.embedding_share > 0),
     }
     privacy = config.privacy.model_copy(update={"subsets": subsets, "queries": steps * rows})
     return config.model_copy(update={"privacy": privacy, "method": method.model_copy(update=settings)})
-
-
-def _decided_generator(settings: GeneratorSettings, width: int, *, from_embedding: bool) -> GeneratorSettings:
-    """A cut output for a random start, which a sigmoid would not survive; a sigmoid where an embedding holds it."""
-    output = settings.output or ("sigmoid" if from_embedding else "clamp")
-    width = settings.width or (width if settings.kind == "resnet" else 32)
-    return settings.model_copy(update={"output": output, "width": width})
 
 
 def _decided_embedding(config: GsWganConfig, domain: Domain, events: tuple[Event, ...]) -> GsWganConfig:

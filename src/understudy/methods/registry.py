@@ -9,7 +9,10 @@ from understudy.methods.base import Method
 
 _METHODS = {
     "dp-cgan": "understudy.methods.dp_cgan:DpCgan",
+    "dp-hp": "understudy.methods.dp_hp:DpHp",
     "dp-merf": "understudy.methods.dp_merf:DpMerf",
+    "dp-merf-ae": "understudy.methods.dp_merf_ae:DpMerfAe",
+    "dp-sinkhorn": "understudy.methods.dp_sinkhorn:DpSinkhorn",
     "dpgan": "understudy.methods.dpgan:DpGan",
     "gan": "understudy.methods.gan:Gan",
     "gs-wgan": "understudy.methods.gs_wgan:GsWgan",

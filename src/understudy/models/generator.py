@@ -21,7 +21,7 @@ class GeneratorConfig(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    kind: Literal["dcgan", "dpgan", "resnet"] = "dcgan"
+    kind: Literal["dcgan", "decoder", "dpgan", "resnet"] = "dcgan"
     shape: tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
     classes: Annotated[int, Field(ge=1, le=10_000)] | None = None
     latent: Annotated[int, Field(ge=1, le=4096)] = 10
@@ -89,10 +89,16 @@ class Generator(nn.Module):
 def build_generator(config: GeneratorConfig) -> Generator:
     """The network that a config describes, freshly initialised."""
     from understudy.models.dcgan_generator import DcganGenerator
+    from understudy.models.decoder_generator import DecoderGenerator
     from understudy.models.dpgan_generator import DpganGenerator
     from understudy.models.resnet_generator import ResnetGenerator
 
-    kinds: dict[str, type[Generator]] = {"dcgan": DcganGenerator, "dpgan": DpganGenerator, "resnet": ResnetGenerator}
+    kinds: dict[str, type[Generator]] = {
+        "dcgan": DcganGenerator,
+        "decoder": DecoderGenerator,
+        "dpgan": DpganGenerator,
+        "resnet": ResnetGenerator,
+    }
     return kinds[config.kind](config)
 
 

@@ -50,7 +50,7 @@ def clip_rows(rows: Tensor, bound: float) -> Tensor:
 
 
 class GaussianMechanism:
-    """What both mechanisms share: the account in the ledger, the noise, and the count of broken rows.
+    """What all mechanisms share: the account in the ledger, the noise, and the count of broken rows.
 
     ``event`` is the planned event: its count is the most executions there will be. What it says of the sensitivity must
     be what this mechanism has.
@@ -195,3 +195,28 @@ class GaussianAnswers(GaussianMechanism):
         event = self.account.spend(len(rows_private), block)
         deviation = 2 * self.clip * event.noise_multiplier
         return Sanitized(self._noisy(self._clip(rows_private), deviation).float(), event)
+
+
+class GaussianBlocks(GaussianMechanism):
+    """One noisy matrix from a whole batch: clip(block, C) in each row + Normal(0, (2 * C * noise_multiplier)^2).
+
+    A block may be any function of the units of its own cell; cells are disjoint (classes, say). One matrix is one
+    execution, however many blocks it has.
+
+    Privacy: let f(S) be the clipped matrix of a batch S. A unit lies in one cell, so f(S + unit) and f(S) differ in
+    one row, and both rows lie within C of zero: |f(S + unit) - f(S)| <= 2C (sensitivity "2C"). With Poisson sampling at
+    rate q and given the other units' draws S, the laws with and without the unit are (1-q) N(f(S)) + q N(f(S + unit))
+    and N(f(S)), where N has deviation 2C * noise_multiplier. Shifting and turning brings them to the pair of the
+    Poisson-sampled Gaussian at a distance of at most 1/noise_multiplier, and a shorter distance is a longer one with
+    noise added. Hockey-stick divergences are jointly convex, so the average over S obeys the bound of each S, in both
+    directions. So one matrix is one execution of a ``poisson`` event (of a ``none`` event where all units take part).
+    """
+
+    allowed_sampling = ("none", "poisson")
+    sensitivity = "2C"
+
+    def answer(self, blocks_private: Tensor, *, block: int = 1) -> Sanitized:
+        """Sanitize a (blocks, values) matrix as one execution; ``block`` executions are reserved with one write."""
+        event = self.account.spend(1, block)
+        deviation = 2 * self.clip * event.noise_multiplier
+        return Sanitized(self._noisy(self._clip(blocks_private), deviation).float(), event)

@@ -1,4 +1,4 @@
-"""The public side of GS-WGAN: a generator that learns from sanitized image gradients, and the average that is released.
+"""A generator that learns from sanitized image gradients (gs-wgan, dp-sinkhorn), and the average that is released.
 
 From random weights, raw values are cut to [0, 1] for the critics, and the answers are passed straight through the cut
 with a pull on what lies outside: a sigmoid would saturate under the noise and the images would go black for good. A
@@ -26,6 +26,7 @@ from understudy.training.states import Stateful
 
 _BLANK_CONTRAST = 0.03  # mean deviation of the pixels of one image, and of one pixel over images
 _BLANK_CHECKS = 5
+_CRITICS_ADVICE = "raise method.critics.warm_iterations or use fewer privacy.subsets"
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,9 @@ class GeneratorPlayer:
         with torch.no_grad():
             return self.imagine(count).pool
 
-    def imagine(self, count: int) -> Drawn:
-        """Images to ask about, with labels from the declared law."""
-        labels = self.live.draw_labels(count, self._random)
+    def imagine(self, count: int, labels: Tensor | None = None) -> Drawn:
+        """Images to ask about, with labels from the declared law unless they are given."""
+        labels = self.live.draw_labels(count, self._random) if labels is None else labels
         latent = self.live.draw_latent(count, self._random)
         with self._precision():
             raw = self.live(latent, labels).float()
@@ -110,7 +111,7 @@ class GeneratorPlayer:
         self._schedule.step()
         self._copy_weights(self.average, self.settings.average_decay)
 
-    def check_alive(self, images: Tensor) -> float:
+    def check_alive(self, images: Tensor, advice: str = _CRITICS_ADVICE) -> float:
         """Contrast of generated images; a generator that stays blank or always draws one image stops the run.
 
         Privacy: decided from generated images alone, so stopping reveals nothing more.
@@ -120,8 +121,7 @@ class GeneratorPlayer:
         if self._blank_checks >= _BLANK_CHECKS:
             raise CheckError(
                 f"generator: its images are blank or all alike (contrast {contrast:.3f}) at {_BLANK_CHECKS} checks in "
-                "a row, so the run stops before it spends more; lower method.generator.learning_rate, raise "
-                "method.critics.warm_iterations or use fewer privacy.subsets"
+                f"a row, so the run stops before it spends more; lower method.generator.learning_rate, {advice}"
             )
         return contrast
 

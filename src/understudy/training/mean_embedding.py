@@ -1,21 +1,25 @@
-"""Mean embeddings: a class-wise sum of random Fourier features, released once with noise, and a generator fitted to it.
+"""Mean embeddings: a class-wise sum of features, released once with noise, and a generator fitted to it.
 
-With random frequencies w_1..w_F, drawn without looking at the data, an image x has the features
+An image x has public features phi(x) of norm at most one. The usual ones are random Fourier features: with random
+frequencies w_1..w_F, drawn without looking at the data,
 
     phi(x) = [cos(w_1 x), ..., cos(w_F x), sin(w_1 x), ..., sin(w_F x)] / sqrt(F),        |phi(x)| = 1.
 
 The data are read once, for the class-wise sum  S = sum_i e(y_i) (x) [sqrt(1-a) phi(x_i), sqrt(a)], to which Gaussian
 noise is added. The constant last feature makes the noisy class sizes a part of the same release. Everything after it is
-post-processing.
+post-processing. Methods with features of other kinds share the release and the fit.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from understudy.errors import CheckError
 from understudy.files import read_tensors, write_tensors
 from understudy.models.generator import Generator
 from understudy.privacy.events import Event
@@ -26,6 +30,44 @@ from understudy.training.settings import EmbeddingSettings
 from understudy.training.states import Stateful
 
 _REPORTS_OF_START = 50
+_REPORTS = 100
+
+
+class Features(Protocol):
+    """Public features of images; ``size_share`` is the square of the constant last one, which counts records."""
+
+    @property
+    def size_share(self) -> float:
+        """The part of a record's squared norm that counts its class."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """How many features there are, the constant one included."""
+        ...
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Features (N, count) of images (N, C, H, W), each row computed from its own image and of norm at most one."""
+        ...
+
+
+class FitSettings(Protocol):
+    """How a generator is fitted to a released embedding."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        ...
+
+    @property
+    def batch(self) -> int:
+        """Generated images in a step."""
+        ...
+
+    @property
+    def learning_rate(self) -> float:
+        """Of Adam, at the start."""
+        ...
 
 
 class Embedding:
@@ -42,6 +84,11 @@ class Embedding:
             write_tensors(path, {"frequencies": _draw_frequencies(run, settings)})
         return cls(read_tensors(path)[0]["frequencies"].to(run.device), settings.size_share)
 
+    @property
+    def count(self) -> int:
+        """Cosines, sines and the constant one."""
+        return 2 * self.frequencies.shape[1] + 1
+
     def __call__(self, images: Tensor) -> Tensor:
         """Unit-norm features (N, 2F + 1) of images (N, C, H, W) in [0, 1]."""
         phase = images.flatten(1) @ self.frequencies
@@ -52,7 +99,7 @@ class Embedding:
 
 @dataclass(frozen=True)
 class NoisyMeans:
-    """What the release says: the mean embedding of each class (classes, 2F) and its share of the records."""
+    """What the release says: the mean embedding of each class (classes, count - 1) and its share of the records."""
 
     means_dp: Tensor
     shares_dp: Tensor
@@ -69,7 +116,7 @@ class NoisyMeans:
         return tuple(round(float(share), 6) for share in self.shares_dp)
 
 
-def release_means(run: Run, embedding: Embedding, event: Event) -> NoisyMeans:
+def release_means(run: Run, embedding: Features, event: Event) -> NoisyMeans:
     """The one private read: the noisy class-wise sum of embeddings.
 
     Privacy: a record adds one row of norm at most C = 1 to one class (add-remove, sensitivity C); one Gaussian event,
@@ -79,8 +126,7 @@ def release_means(run: Run, embedding: Embedding, event: Event) -> NoisyMeans:
     micro_batch = run.plan.config.runtime.micro_batch
 
     def compute_total() -> Tensor:
-        features = 2 * embedding.frequencies.shape[1] + 1
-        total = torch.zeros(run.plan.domain.classes or 1, features, dtype=torch.float64, device=run.device)
+        total = torch.zeros(run.plan.domain.classes or 1, embedding.count, dtype=torch.float64, device=run.device)
         for start in range(0, len(run.data), micro_batch):
             images_private, labels_private = load_batch(run.data, slice(start, start + micro_batch), run.device)
             mechanism.accumulate(total, embedding(images_private), labels_private)
@@ -91,22 +137,24 @@ def release_means(run: Run, embedding: Embedding, event: Event) -> NoisyMeans:
     return NoisyMeans.from_total(total_dp, embedding.size_share, run.plan.domain.nominal_records)
 
 
-def distance(images: Tensor, labels: Tensor, embedding: Embedding, target: NoisyMeans) -> Tensor:
+def distance(images: Tensor, labels: Tensor, embedding: Features, target: NoisyMeans) -> Tensor:
     """Squared distance of class-wise mean embeddings between labelled images and the target, weighted by class.
 
-    The squared norm of a mean over few images is too large by (1 - |mean|^2) / n, which would reward the images of a
-    class for being alike; with |phi|^2 = 1 - a the unbiased value is (n |mean|^2 - (1 - a)) / (n - 1).
+    The squared norm of a mean over few images is too large, since each image meets itself in it; that would reward the
+    images of a class for being alike. The unbiased value is (n |mean|^2 - mean of |phi|^2) / (n - 1).
     """
     members = torch.nn.functional.one_hot(labels, len(target.means_dp)).to(images.dtype)
     sizes = members.sum(dim=0)
-    means = (members.T @ embedding(images)[:, :-1]) / sizes.clamp(min=1)[:, None]
-    norms = (sizes * means.square().sum(dim=1) - (1 - embedding.size_share)) / (sizes - 1).clamp(min=1)
+    features = embedding(images)[:, :-1]
+    means = (members.T @ features) / sizes.clamp(min=1)[:, None]
+    own = (members.T @ features.square().sum(dim=1)) / sizes.clamp(min=1)
+    norms = (sizes * means.square().sum(dim=1) - own) / (sizes - 1).clamp(min=1)
     cross = (means * target.means_dp).sum(dim=1)
     squares = norms - 2 * cross + target.means_dp.square().sum(dim=1)
     return (target.shares_dp * squares).sum()
 
 
-def slopes(images: Tensor, labels: Tensor, embedding: Embedding, target: NoisyMeans) -> Tensor:
+def slopes(images: Tensor, labels: Tensor, embedding: Features, target: NoisyMeans) -> Tensor:
     """Where each image should move to bring the class means closer: the gradient of N * distance for each of N images.
 
     Privacy: post-processing of the released means; it may be used in every step of a training at no further cost.
@@ -121,9 +169,7 @@ class Fit:
     Privacy: post-processing of the released means; no private value is read.
     """
 
-    def __init__(
-        self, generator: Generator, embedding: Embedding, target: NoisyMeans, settings: EmbeddingSettings
-    ) -> None:
+    def __init__(self, generator: Generator, embedding: Features, target: NoisyMeans, settings: FitSettings) -> None:
         self.generator, self.embedding, self.target, self.settings = generator, embedding, target, settings
         self.optimizer = torch.optim.Adam(generator.parameters(), settings.learning_rate, betas=(0.5, 0.999))
         self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, settings.steps)
@@ -132,10 +178,14 @@ class Fit:
         """What a checkpoint must keep beside the generator."""
         return {"optimizer": self.optimizer, "schedule": self.schedule}
 
+    def labels(self, random: torch.Generator) -> Tensor:
+        """Equally many of each class, and at least two, on the device of ``random``."""
+        classes = len(self.target.means_dp)
+        return torch.arange(classes, device=random.device).repeat_interleave(max(2, self.settings.batch // classes))
+
     def loss(self, random: torch.Generator) -> Tensor:
         """Squared distance of a fresh batch from the target, and the pull back into [0, 1] where the output is cut."""
-        classes = len(self.target.means_dp)
-        labels = torch.arange(classes, device=random.device).repeat_interleave(max(2, self.settings.batch // classes))
+        labels = self.labels(random)
         raw = self.generator(self.generator.draw_latent(len(labels), random), labels)
         if self.generator.config.output == "sigmoid":
             return distance(self.generator.pixels(raw), labels, self.embedding, self.target)
@@ -158,6 +208,21 @@ def fit_start(run: Run, fit: Fit, random: torch.Generator) -> None:
         loss = fit.step(random)
         if step % max(1, fit.settings.steps // _REPORTS_OF_START) == 0:
             run.prepare(embedding_fitted=step / fit.settings.steps, embedding_loss=float(loss))
+
+
+def report_fit(run: Run, step: int, steps: int, loss: Tensor) -> None:
+    """Report the loss of a fit about a hundred times in ``steps`` steps; one that is not finite stops the run.
+
+    Privacy: the loss is computed from generated images and the released means, so showing it reveals nothing more.
+    """
+    if step % max(1, steps // _REPORTS):
+        return
+    if not math.isfinite(float(loss)):
+        raise CheckError(
+            f"fit: the distance to the released embedding is not finite at step {step}, so the generator is broken; "
+            "nothing more was spent. Train again with a lower method.learning_rate"
+        )
+    run.report(step, loss=float(loss))
 
 
 def _cut(raw: Tensor) -> Tensor:

@@ -73,3 +73,9 @@ class GeneratorSettings(BaseModel):
     average_decay: Annotated[float, Field(ge=0, lt=1)] = 0.995
     embedding_pull: Annotated[float, Field(ge=0)] = 100.0  # towards a released embedding, in units of the clip bound
     outside_penalty: Annotated[float, Field(ge=0)] = 10.0  # on raw values outside [0, 1], in units of the clip bound
+
+    def decided(self, width: int, *, from_embedding: bool) -> Self:
+        """A cut output for a random start, which a sigmoid would not survive; a sigmoid where an embedding holds it."""
+        output = self.output or ("sigmoid" if from_embedding else "clamp")
+        width = self.width or (width if self.kind == "resnet" else 32)
+        return self.model_copy(update={"output": output, "width": width})

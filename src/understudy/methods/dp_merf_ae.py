@@ -1,0 +1,227 @@
+"""DP-MERF with an auto-encoder: a noisy mean embedding of codes, and a generator that draws codes for the decoder.
+
+F. Harder, K. Adamczewski, M. Park, "Differentially Private Mean Embeddings with Random Features (DP-MERF) for Simple &
+Practical Synthetic Data Generation", arXiv 2002.11603 (2020), the variant that the GS-WGAN paper compares with.
+
+The budget is split in two, and the plan shows the split:
+
+1. An auto-encoder is trained by DP-SGD on Poisson batches (``training/private_autoencoder.py``).
+2. Every image is encoded, and the class-wise sum of random Fourier features of the codes is released once with noise
+   (``training/code_embedding.py``). Codes are kept inside the unit ball, so that the length scale can be a public
+   constant; their features have norm one whatever they are, so the sensitivity is exact.
+
+A small network then learns to draw codes with that embedding, which is post-processing; the decoder makes images of
+them. Encoder and embedding stay in the private folder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from understudy._lazy import LazyModule
+from understudy.data.domain import Domain
+from understudy.data.samplers import sampling_rate
+from understudy.methods.base import Method, Plan
+from understudy.methods.configuration import MethodConfig, PrivacyConfig
+from understudy.methods.embedding_share import embedding_events
+from understudy.privacy import accounting
+from understudy.privacy.budget import Budget
+from understudy.privacy.events import Event, PoissonSampling
+from understudy.training.kernel_settings import SMALL_IMAGE, AutoencoderSettings, CodeEmbeddingSettings
+from understudy.training.settings import Count, Positive
+
+if TYPE_CHECKING:
+    from understudy.models import autoencoder, decoder_generator
+    from understudy.models import generator as generators
+    from understudy.training import code_embedding, mean_embedding, private_autoencoder, states
+    from understudy.training.run import Run
+else:
+    autoencoder = LazyModule("understudy.models.autoencoder")
+    code_embedding = LazyModule("understudy.training.code_embedding")
+    decoder_generator = LazyModule("understudy.models.decoder_generator")
+    generators = LazyModule("understudy.models.generator")
+    mean_embedding = LazyModule("understudy.training.mean_embedding")
+    private_autoencoder = LazyModule("understudy.training.private_autoencoder")
+    states = LazyModule("understudy.training.states")
+
+_PURPOSE = "auto-encoder steps"
+_REPORTS = 100
+
+
+class DpMerfAePrivacy(PrivacyConfig):
+    """What changes epsilon. ``noise_multiplier`` is that of the auto-encoder; ``None`` is decided from the domain."""
+
+    batch: Count | None = None  # expected records in a step of the auto-encoder
+    steps: Count | None = None  # of the auto-encoder
+    clip: Positive = 0.1
+    embedding_share: Annotated[float, Field(gt=0, lt=1)] = 0.4  # of epsilon; the auto-encoder gets the rest
+    embedding_noise_multiplier: Positive | None = None  # decided by the share
+
+
+class DpMerfAeSettings(BaseModel):
+    """Auto-encoder, embedding and fit; none of it changes epsilon."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    autoencoder: AutoencoderSettings = AutoencoderSettings()
+    embedding: CodeEmbeddingSettings = CodeEmbeddingSettings()
+
+
+class DpMerfAeConfig(MethodConfig):
+    """The config of ``dp-merf-ae``."""
+
+    privacy: DpMerfAePrivacy = DpMerfAePrivacy()
+    method: DpMerfAeSettings = DpMerfAeSettings()
+
+
+# The auto-encoder's settings in Chen, Orekondy, Fritz (2020), C.4; with the embedding they cost 8.4 for 60,000 records.
+_PAPER = {"privacy": {"batch": 500, "steps": 2040, "noise_multiplier": 0.686, "embedding_share": 0.6}}
+_GPU = {"privacy": {"batch": 1000, "steps": 4000}, "method": {"embedding": {"steps": 6000, "batch": 2000}}}
+
+
+class DpMerfAe(Method):
+    """DP-SGD on an auto-encoder, then one Gaussian release of the class-wise mean embedding of codes."""
+
+    name: ClassVar[str] = "dp-merf-ae"
+    summary: ClassVar[str] = "an auto-encoder by DP-SGD, then one noisy release of the mean embedding of its codes"
+    paper: ClassVar[str] = "Harder, Adamczewski, Park: DP-MERF (arXiv 2020), with auto-encoder"
+    config_type: ClassVar[type[MethodConfig]] = DpMerfAeConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"paper": _PAPER, "gpu": _GPU})
+
+    def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
+        """T Poisson-sampled Gaussians and one unsampled one; the auto-encoder gets what the embedding leaves."""
+        assert isinstance(config, DpMerfAeConfig)
+        config = _decided(config, domain)
+        privacy = config.privacy
+        embedding = embedding_events(privacy.embedding_share, privacy.embedding_noise_multiplier, budget)
+        noise = {"embedding_noise_multiplier": embedding[0].noise_multiplier}
+        config = config.model_copy(update={"privacy": privacy.model_copy(update=noise)})
+
+        def events(multiplier: float) -> tuple[Event, ...]:
+            return (_step_event(config, domain, multiplier), *embedding)
+
+        planned = events(config.privacy.noise_multiplier or accounting.calibrate(events, budget))
+        return Plan(
+            method=self.name,
+            config=config.with_noise(planned[0].noise_multiplier),
+            domain=domain,
+            budget=budget,
+            events=planned,
+            epsilon=accounting.certified_epsilon(planned, budget.delta),
+            remarks=(_split(planned, budget),),
+            **_costs(config, domain),
+        )
+
+    def train(self, run: Run) -> generators.Generator:
+        """Train the auto-encoder, release the embedding of its codes once, then learn to draw codes."""
+        config, random = _config(run), run.randomness.generator(run.device)
+        settings = config.method
+        generator = _generator(run)
+        encoder = autoencoder.Encoder(run.plan.domain.shape, settings.autoencoder.code, settings.autoencoder.width or 1)
+        network = autoencoder.Autoencoder(encoder, generator.decoder).to(run.device)
+        stepping = private_autoencoder.AutoencoderSteps(run, network, _step_settings(config), run.plan.events[0])
+        embedding = code_embedding.CodeEmbedding.of_run(run, encoder, settings.autoencoder.code, settings.embedding)
+        fit = code_embedding.CodeFit(generator, embedding, settings.embedding)
+        progress = states.Resumable(run, generator, {**stepping.parts(), **fit.parts()})
+        target = None
+        for step in progress.steps(run.plan.steps):
+            if step <= (config.privacy.steps or 0):
+                _train_autoencoder(run, stepping, step)
+                continue
+            if target is None:
+                target = _release_target(run, embedding, generator)
+                fit.target = target
+            mean_embedding.report_fit(run, step, run.plan.steps, fit.step(random))
+        return generator
+
+
+def _train_autoencoder(run: Run, stepping: private_autoencoder.AutoencoderSteps, step: int) -> None:
+    """One step by DP-SGD; where a crash lost reserved steps there are fewer of them, never more."""
+    if stepping.remaining:
+        stepping.take()
+    if step % max(1, run.plan.steps // _REPORTS) == 0 or step == run.plan.events[0].count:
+        stepping.check_finite()
+        run.report(step, autoencoder_steps=step)
+
+
+def _release_target(
+    run: Run, embedding: code_embedding.CodeEmbedding, generator: generators.Generator
+) -> mean_embedding.NoisyMeans:
+    """The noisy class means; noisy class sizes become the generator's law of labels. In a resumed run: found again."""
+    target = mean_embedding.release_means(run, embedding, run.plan.events[1])
+    if run.plan.domain.labelled:
+        generator.config = generator.config.model_copy(update={"label_weights": target.label_weights()})
+    return target
+
+
+def _generator(run: Run) -> decoder_generator.DecoderGenerator:
+    """A generator whose decoder is trained as a part of the auto-encoder, and not by the fit."""
+    settings, domain = _config(run).method.autoencoder, run.plan.domain
+    network = generators.GeneratorConfig(
+        kind="decoder", shape=domain.shape, classes=domain.classes, latent=settings.code, width=settings.width or 1
+    )
+    generator = decoder_generator.DecoderGenerator(network).to(run.device)
+    generator.decoder.requires_grad_(False)
+    return generator
+
+
+def _step_event(config: DpMerfAeConfig, domain: Domain, noise_multiplier: float) -> Event:
+    return Event(
+        noise_multiplier=noise_multiplier,
+        sensitivity="C",
+        sampling=PoissonSampling(rate=sampling_rate(config.privacy.batch or 1, domain.nominal_records)),
+        count=config.privacy.steps or 1,
+        purpose=_PURPOSE,
+    )
+
+
+def _step_settings(config: DpMerfAeConfig) -> private_autoencoder.AutoencoderStepSettings:
+    settings, privacy = config.method.autoencoder, config.privacy
+    return private_autoencoder.AutoencoderStepSettings(
+        privacy.batch or 1, privacy.clip, settings.learning_rate, settings.betas
+    )
+
+
+def _decided(config: DpMerfAeConfig, domain: Domain) -> DpMerfAeConfig:
+    """The config with everything filled in that was left to the declared domain."""
+    small, records = domain.shape[1] * domain.shape[2] <= SMALL_IMAGE, domain.nominal_records
+    batch = config.privacy.batch or max(1, min(500, records // 10))
+    sampling_rate(batch, records)  # refuses a batch above the declared number of records
+    privacy = {"batch": batch, "steps": config.privacy.steps or (500 if small else 2000)}
+    settings = config.method.autoencoder
+    width = {"width": settings.width or (8 if small else 16)}
+    method = config.method.model_copy(update={"autoencoder": settings.model_copy(update=width)})
+    return config.model_copy(update={"privacy": config.privacy.model_copy(update=privacy), "method": method})
+
+
+def _split(events: tuple[Event, ...], budget: Budget) -> str:
+    """How epsilon is split, for the plan."""
+    steps, embedding = (accounting.certified_epsilon([event], budget.delta) for event in events)
+    return (
+        f"split: the auto-encoder's {events[0].count} steps alone would cost epsilon {steps:.4g}, the embedding alone "
+        f"{embedding:.4g}; together they compose to less than the sum"
+    )
+
+
+def _costs(config: DpMerfAeConfig, domain: Domain) -> dict[str, Any]:
+    """Steps, memory and time of a decided config."""
+    settings, privacy, fit = config.method.autoencoder, config.privacy, config.method.embedding
+    steps, batch = privacy.steps or 1, privacy.batch or 1
+    relative = math.prod(domain.shape) / 784 * ((settings.width or 16) / 16) ** 2
+    at_once = min(2 * batch, config.runtime.micro_batch)
+    work = 12.0 * fit.steps * fit.batch * settings.code * fit.frequencies
+    return {
+        "steps": steps + fit.steps,
+        "memory_bytes": int(5e5 * relative * at_once) + domain.nominal_records * math.prod(domain.shape) + 2**30,
+        "seconds": steps * (0.02 + 1.5e-3 * relative * batch) + work / 5e9 + fit.steps * 5e-3,
+        "seconds_on_gpu": steps * (0.008 + 5e-6 * relative * batch) + work / 5e12 + fit.steps * 4e-3,
+    }
+
+
+def _config(run: Run) -> DpMerfAeConfig:
+    assert isinstance(run.plan.config, DpMerfAeConfig)
+    return run.plan.config

@@ -1,0 +1,48 @@
+"""A small convolutional auto-encoder without batch statistics; its codes lie in the unit ball."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from understudy.models.generator import Generator
+
+
+def into_unit_ball(values: Tensor) -> Tensor:
+    """Rows shortened smoothly to a norm below one: v / sqrt(1 + |v|^2)."""
+    return values / (1 + values.square().sum(dim=1, keepdim=True)).sqrt()
+
+
+class Encoder(nn.Module):
+    """[4x4 stride-2 convolution, ReLU] twice, then a linear layer -> codes (N, code) of norm below one."""
+
+    def __init__(self, shape: tuple[int, int, int], code: int, width: int) -> None:
+        super().__init__()
+        channels, height, columns = shape
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, width, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(width, 2 * width, 4, stride=2, padding=1),
+            nn.ReLU(),
+        )
+        self.end = nn.Linear(2 * width * math.floor(height / 4) * math.floor(columns / 4), code)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Codes of images (N, C, H, W) in [0, 1]."""
+        return into_unit_ball(self.end(self.body(images).flatten(1)))
+
+
+class Autoencoder(nn.Module):
+    """Images -> codes -> raw images; the decoder is a generator without labels whose latent values are codes."""
+
+    def __init__(self, encoder: Encoder, decoder: Generator) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Raw images of the shape of ``images``."""
+        labels = torch.zeros(len(images), dtype=torch.long, device=images.device)
+        raw: Tensor = self.decoder(self.encoder(images), labels)
+        return raw
