@@ -96,7 +96,38 @@ _DP_SINKHORN = Case(
     public_values=frozenset({"contrast", "epsilon_spent"}),
 )
 
+_TEACHERS = Case(
+    "datalens",
+    privacy={"noise_multiplier": 10.0, "teachers": 4, "queries": 12, "top": 5},
+    method={
+        "queries_per_step": 3,
+        "teachers": {"per_step": 3, "batch": 4, "width": 8, "warm_iterations": 1},
+        "generator": {"width": 2, "latent": 2},
+        "embedding": {"frequencies": 16, "steps": 2, "batch": 12},
+    },
+    public_values=frozenset({"contrast", "queries", "kept", "epsilon_spent"}),
+)
+
 CASES = {
+    "datalens": _TEACHERS,
+    "datalens with drawn signs, a threshold and an embedding": replace(
+        _TEACHERS,
+        privacy={**_TEACHERS.privacy, "embedding_share": 0.05, "embedding_noise_multiplier": 10.0},
+        method={**_TEACHERS.method, "stochastic": True, "threshold": 0.1},
+    ),
+    "g-pate": replace(
+        _TEACHERS,
+        name="g-pate",
+        privacy={"noise_multiplier": 10.0, "teachers": 4, "queries": 12, "projections": 3},
+        public_values=frozenset({"contrast", "queries", "confident", "epsilon_spent"}),
+    ),
+    "pate-gan": replace(
+        _TEACHERS,
+        name="pate-gan",
+        privacy={"noise_multiplier": 10.0, "teachers": 4, "queries": 12},
+        method={**_TEACHERS.method, "student": {"width": 8, "steps": 2, "memory": 2}},
+        public_values=frozenset({"contrast", "queries", "real_votes", "epsilon_spent"}),
+    ),
     "dp-merf": Case(
         "dp-merf",
         privacy={"noise_multiplier": 10.0},

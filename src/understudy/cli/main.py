@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from understudy.cli import curve, data, demo, evaluate, methods, plan, release, report, sample, train, verify
+from understudy.cli import compare, curve, data, demo, evaluate, methods, plan, release, report, sample, train, verify
 from understudy.errors import UnderstudyError
 
 INTERRUPTED = 130
@@ -21,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _module in (demo, train, release, sample, evaluate, curve, report, plan, verify, methods):
+for _module in (demo, train, release, sample, evaluate, compare, curve, report, plan, verify, methods):
     app.command(_module.NAME)(_module.command)
 app.add_typer(data.app, name="data")
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from understudy.cli.options import DataOptions
 from understudy.errors import BudgetError, InputError
@@ -106,7 +106,21 @@ def check_plans(sweep: Sweep, tasks: Sequence[Task], domain: Domain) -> None:
             )
 
 
-def check_evaluation(sweep: Sweep, names: Sequence[str], data: ImageDataset) -> None:
+class Evaluated(Protocol):
+    """Runs that will be evaluated: on what, and with how many samples."""
+
+    @property
+    def held_out(self) -> tuple[DataOptions, str]:
+        """The data that figures are measured on, and the part of them."""
+        ...
+
+    @property
+    def samples(self) -> int | None:
+        """Images to draw."""
+        ...
+
+
+def check_evaluation(sweep: Evaluated, names: Sequence[str], data: ImageDataset) -> None:
     """Refuse what cannot be measured before anything is spent on it: no labels, no held-out data, no weights."""
     if not data.domain.labelled:
         raise InputError(f"labels: {data.name} has none, but an evaluation needs them; pass labelled data")

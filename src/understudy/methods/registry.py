@@ -8,15 +8,18 @@ from understudy.errors import InputError
 from understudy.methods.base import Method
 
 _METHODS = {
+    "datalens": "understudy.methods.datalens:DataLens",
     "dp-cgan": "understudy.methods.dp_cgan:DpCgan",
     "dp-hp": "understudy.methods.dp_hp:DpHp",
     "dp-merf": "understudy.methods.dp_merf:DpMerf",
     "dp-merf-ae": "understudy.methods.dp_merf_ae:DpMerfAe",
     "dp-sinkhorn": "understudy.methods.dp_sinkhorn:DpSinkhorn",
     "dpgan": "understudy.methods.dpgan:DpGan",
+    "g-pate": "understudy.methods.g_pate:GPate",
     "gan": "understudy.methods.gan:Gan",
     "gs-wgan": "understudy.methods.gs_wgan:GsWgan",
     "gs-wgan-federated": "understudy.methods.gs_wgan_federated:GsWganFederated",
+    "pate-gan": "understudy.methods.pate_gan:PateGan",
 }
 
 

@@ -61,15 +61,16 @@ class Event(BaseModel):
     """``count`` executions of one mechanism on private data.
 
     ``noise_multiplier`` is the noise's standard deviation over the sensitivity. ``sensitivity`` names the convention
-    ("C": add or remove one clipped unit; "2C": replace one clipped answer by another): the multiplier already contains
-    it, and routed answers have no other than "2C". ``unit`` is whose data one execution may reveal. ``count`` is what
-    is charged and is never below what was planned or executed.
+    ("C": add or remove one clipped unit; "2C": replace one clipped answer by another; "sqrt(2)C": replace the one-hot
+    votes of one teacher by others): the multiplier already contains it, and routed answers have no other than "2C".
+    ``unit`` is whose data one execution may reveal. ``count`` is what is charged and is never below what was planned or
+    executed.
     """
 
     model_config = _STRICT
     mechanism: Literal["gaussian"] = "gaussian"
     noise_multiplier: Annotated[float, Field(gt=0)]
-    sensitivity: Literal["C", "2C"] | None = None
+    sensitivity: Literal["C", "2C", "sqrt(2)C"] | None = None
     unit: Literal["record", "client"] = "record"
     sampling: Sampling = NoSampling()
     count: Annotated[int, Field(ge=1)]
@@ -82,8 +83,8 @@ class Event(BaseModel):
         spent = max(self.planned or 0, self.executed or 0)
         if self.count < spent:
             raise ValueError(f"count {self.count} is below what was planned or executed ({spent})")
-        if self.sensitivity == "C" and self.sampling.kind in ("routed", "revealed"):
-            raise ValueError(f"sensitivity C: {self.sampling.kind} answers are accounted with 2C only")
+        if self.sensitivity not in ("2C", None) and self.sampling.kind in ("routed", "revealed"):
+            raise ValueError(f"sensitivity {self.sensitivity}: {self.sampling.kind} answers are accounted with 2C only")
         rows = getattr(self.sampling, "rows", 1)
         if self.count % rows:
             raise ValueError(f"count {self.count} is not a multiple of the {rows} rows of one draw")

@@ -32,6 +32,7 @@ class ReportOptions:
     train_data: ImageDataset | None = None
     test_data: ImageDataset | None = None
     public: bool = False
+    notes: tuple[str, ...] = ()  # sentences above the comparison: what holds for all of it together
 
 
 def write_report(paths: Sequence[Path | str], destination: Path | str, options: ReportOptions | None = None) -> Path:
@@ -56,7 +57,7 @@ def write_report(paths: Sequence[Path | str], destination: Path | str, options: 
         raise InputError(f"report: {open_ones[0]} was trained without privacy, so it has no place on a public page")
     views = [build_view(subject, number) for number, subject in enumerate(subjects, start=1)]
     curves = [sweep_view(Path(path), number) for number, path in enumerate(sweeps, start=1)]
-    page = _render(views, curves)
+    page = _render(views, curves, options.notes)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -72,7 +73,7 @@ def _read(path: Path | str, options: ReportOptions) -> Subject:
     return replace(subject, neighbours=check_neighbours(subject.release, options.train_data, options.test_data))
 
 
-def _render(views: Sequence[View], curves: Sequence[dict[str, Any]]) -> str:
+def _render(views: Sequence[View], curves: Sequence[dict[str, Any]], notes: Sequence[str]) -> str:
     environment = Environment(
         loader=PackageLoader("understudy.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -81,6 +82,7 @@ def _render(views: Sequence[View], curves: Sequence[dict[str, Any]]) -> str:
         views=[view.values for view in views],
         curves=curves,
         title=_title(views, curves),
+        notes=notes,
         comparison=_comparison(views) if len(views) > 1 else None,
         stamp=STAMP if private else None,
         shows_records=any(view.values["neighbours"] for view in views),

@@ -141,12 +141,33 @@ class CriticBank:
             answers.append(self._slopes(self._index(rows[part]), images[part], own))
         return torch.cat(answers)
 
-    def _slopes(self, index: slice | Tensor, images: Tensor, labels: Tensor | None) -> Tensor:
+    @torch.no_grad()
+    def scores(self, critics: Critics, images: Tensor, labels: Tensor | None) -> Tensor:
+        """D_k(x) in fp32, (k, images), for several images (k, images, ...) of each named critic; changes no critic.
+
+        Privacy: private like the critics; row k depends on critic k alone. An inactive critic scores zero.
+        """
+        rows = self._rows(critics)
+        answers = []
+        for part in self._parts(len(rows), images.shape[1]):
+            index = self._index(rows[part])
+            stacked, chosen = self._placed(index, images[part], labels[part] if labels is not None else None)
+            with self.runtime.products():
+                products = stacked.forward()
+            bias = self.layout.head_bias(stacked.weights).float().unsqueeze(1)
+            answers.append(((products * chosen).sum(2) + bias) * self.active[index].unsqueeze(1))
+        return torch.cat(answers)
+
+    def _placed(self, index: slice | Tensor, images: Tensor, labels: Tensor | None) -> tuple[StackedPass, Tensor]:
+        """A pass in evaluation mode with weights and images in place, and the head's rows that score each image."""
         flat, vectors = self.parameters[index], self.vectors[index]
         stacked = self._pass(images.shape[0], images.shape[1], training=False)
         write_normalised(self.layout, flat, estimate(self.layout, flat, vectors, training=False), stacked.weights)
-        chosen = selectors(images.shape[:2], labels, self.layout.head_rows, self.device)
         stacked.set_images(images)
+        return stacked, selectors(images.shape[:2], labels, self.layout.head_rows, self.device)
+
+    def _slopes(self, index: slice | Tensor, images: Tensor, labels: Tensor | None) -> Tensor:
+        stacked, chosen = self._placed(index, images, labels)
         with self.runtime.products():
             stacked.forward()
             stacked.backward(chosen * -self.active[index].view(-1, 1, 1).float())

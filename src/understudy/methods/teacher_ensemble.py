@@ -1,0 +1,138 @@
+"""What methods with voting teachers share: their config, their plan and the way into the training loop (no torch).
+
+K teachers on disjoint shards, N queries (generated images), B of them a step. A method adds what its teachers vote on
+and which events that costs. Everything is charged for the whole plan beforehand and whatever the votes are, so epsilon
+does not depend on the data.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from understudy._lazy import LazyModule
+from understudy.data.domain import Domain
+from understudy.errors import InputError
+from understudy.methods.base import Method, Plan
+from understudy.methods.configuration import MethodConfig, PrivacyConfig
+from understudy.methods.embedding_share import Share, decided_embedding, embedding_events
+from understudy.privacy import accounting
+from understudy.privacy.budget import Budget
+from understudy.privacy.events import Event
+from understudy.training.settings import Count, Positive
+from understudy.training.teaching_settings import TeachingSettings
+
+if TYPE_CHECKING:
+    from understudy.models.generator import Generator
+    from understudy.training import teaching
+    from understudy.training.run import Run
+    from understudy.training.teaching import Lesson
+else:
+    teaching = LazyModule("understudy.training.teaching")
+
+_MOST_TEACHERS = 2000
+
+
+class TeacherPrivacy(PrivacyConfig):
+    """What changes epsilon; ``None`` is decided from the declared number of records."""
+
+    teachers: Count | None = None  # K
+    queries: Count | None = None  # N
+    embedding_share: Share = 0.0  # of epsilon, for a noisy mean embedding to start from; 0: from random weights
+    embedding_noise_multiplier: Positive | None = None  # decided by the share
+
+
+class TeacherConfig(MethodConfig):
+    """The config of a method with teachers; each narrows ``privacy`` and ``method``."""
+
+    privacy: TeacherPrivacy = TeacherPrivacy()
+    method: TeachingSettings = TeachingSettings()
+
+
+class TeacherMethod(Method):
+    """A method whose generator learns from the noisy votes of teachers."""
+
+    records_per_teacher: ClassVar[int] = 10  # at least, where the number of teachers is not given
+    queries_per_teacher: ClassVar[int] = 32  # where the number of queries is not given
+    asks_for: ClassVar[Literal["slopes", "scores"]] = "slopes"
+
+    @abstractmethod
+    def vote_events(self, config: TeacherConfig, noise_multiplier: float) -> tuple[Event, ...]:
+        """The events of all votes: the first has ``noise_multiplier``; a larger one makes none of them dearer."""
+
+    @abstractmethod
+    def lesson(self, run: Run) -> Lesson:
+        """What is done with the votes, inside a run."""
+
+    def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
+        """Votes without any sampling, with the least noise that the budget allows."""
+        assert isinstance(config, TeacherConfig)
+        config = self._decided(config, domain)
+        privacy = config.privacy
+        embedding = embedding_events(privacy.embedding_share, privacy.embedding_noise_multiplier, budget)
+        config = _with_embedding(config, domain, embedding)
+
+        def events(multiplier: float) -> tuple[Event, ...]:
+            return (*self.vote_events(config, multiplier), *embedding)
+
+        planned = events(privacy.noise_multiplier or accounting.calibrate(events, budget))
+        return Plan(
+            method=self.name,
+            config=config.with_noise(planned[0].noise_multiplier),
+            domain=domain,
+            budget=budget,
+            events=planned,
+            epsilon=accounting.certified_epsilon(planned, budget.delta),
+            steps=(config.privacy.queries or 1) // config.method.queries_per_step,
+            memory_bytes=config.method.teachers.memory_bytes(domain, config.privacy.teachers or 1),
+            seconds=self._seconds(config, domain, speed=1.0),
+            seconds_on_gpu=self._seconds(config, domain, speed=3000.0),
+        )
+
+    def train(self, run: Run) -> Generator:
+        """Teachers train on their shards and public images, vote on generated images, and the generator follows."""
+        config = run.plan.config
+        assert isinstance(config, TeacherConfig)
+        embedding = run.plan.events[-1] if config.privacy.embedding_share else None
+        return teaching.teach(run, self.lesson(run), config.method, config.privacy.teachers or 1, embedding)
+
+    def _decided(self, config: TeacherConfig, domain: Domain) -> TeacherConfig:
+        """The config with everything filled in that was left to the declared domain."""
+        method, rows = config.method, config.method.queries_per_step
+        most = max(1, min(_MOST_TEACHERS, domain.nominal_records // self.records_per_teacher))
+        teachers = config.privacy.teachers or most
+        if teachers > domain.nominal_records:
+            raise InputError(
+                f"teachers: {teachers}, but only {domain.nominal_records} nominal records are declared; "
+                f"pass privacy.teachers of at most {domain.nominal_records}"
+            )
+        steps = max(1, (config.privacy.queries or self.queries_per_teacher * teachers) // rows)
+        large = domain.shape[1] * domain.shape[2] > 16 * 16
+        panel = {
+            "width": method.teachers.width or (32 if large else 16),
+            "per_step": min(method.teachers.per_step, teachers),
+        }
+        settings = {
+            "teachers": method.teachers.model_copy(update=panel),
+            "generator": method.generator.decided(64, from_embedding=config.privacy.embedding_share > 0),
+        }
+        privacy = config.privacy.model_copy(update={"teachers": teachers, "queries": steps * rows})
+        return config.model_copy(update={"privacy": privacy, "method": method.model_copy(update=settings)})
+
+    def _seconds(self, config: TeacherConfig, domain: Domain, *, speed: float) -> float:
+        """A rough time: ``speed`` is that of critic steps of 32 images at 28x28 and width 64 a second, over two."""
+        settings, teachers = config.method.teachers, config.privacy.teachers or 1
+        relative = (domain.shape[1] * domain.shape[2] / 784) * ((settings.width or 64) / 64) ** 2
+        queries = config.privacy.queries or 1
+        steps = queries // config.method.queries_per_step
+        training = (teachers * settings.warm_iterations + steps * settings.per_step) * settings.batch / 32
+        votes = queries * teachers / 32 / (4 if self.asks_for == "slopes" else 8)
+        return (training + votes) * relative / (2 * speed) + 10
+
+
+def _with_embedding(config: TeacherConfig, domain: Domain, events: tuple[Event, ...]) -> TeacherConfig:
+    noise = events[0].noise_multiplier if events else None
+    privacy = config.privacy.model_copy(update={"embedding_noise_multiplier": noise})
+    embedding = decided_embedding(config.method.embedding, domain, noise or 0.0)
+    method = config.method.model_copy(update={"embedding": embedding})
+    return config.model_copy(update={"privacy": privacy, "method": method})

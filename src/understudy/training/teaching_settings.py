@@ -1,0 +1,17 @@
+"""Settings of methods with teachers that none of them can do without; importing them imports no torch."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from understudy.training.settings import Count, CriticSettings, EmbeddingSettings, GeneratorSettings
+
+
+class TeachingSettings(BaseModel):
+    """The game between the generator and its teachers; nothing here changes epsilon."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    queries_per_step: Count = 32
+    teachers: CriticSettings = CriticSettings()
+    generator: GeneratorSettings = GeneratorSettings(learning_rate=1e-3)
+    embedding: EmbeddingSettings = EmbeddingSettings(steps=2000, batch=300)
