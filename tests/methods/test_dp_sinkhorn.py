@@ -152,7 +152,10 @@ def test_without_much_noise_classes_are_learnt_from_transport_alone(tmp_path, tr
     data = from_arrays(images.astype(np.uint8), labels, classes=2, records=200)
     config = {
         "privacy": {"noise_multiplier": 0.02, "batch": 40, "steps": 150, "embedding_share": 0.0},
-        "method": {"transport": transport, "generator": {"width": 4, "latent": 2, "learning_rate": 5e-3}},
+        "method": {
+            "transport": transport,
+            "generator": {"width": 4, "latent": 2, "learning_rate": 1e-2, "average_decay": 0.9},
+        },
     }
     release = train("dp-sinkhorn", data, Budget(1e6, 1e-5), tmp_path / "run", TrainOptions(config=config, seed=1))
     for label, bright in ((0, slice(0, 4)), (1, slice(4, 8))):
