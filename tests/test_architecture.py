@@ -30,6 +30,7 @@ STAGES = (  # a module imports from its own stage and earlier ones, never from a
     ("evaluate",),
     ("report",),
     ("workflow",),
+    ("deployment",),
     ("cli",),
 )
 STAGE_OF = {room: number for number, rooms in enumerate(STAGES) for room in rooms}

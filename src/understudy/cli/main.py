@@ -8,7 +8,21 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from understudy.cli import compare, curve, data, demo, evaluate, methods, plan, release, report, sample, train, verify
+from understudy.cli import (
+    compare,
+    curve,
+    data,
+    demo,
+    evaluate,
+    federated,
+    methods,
+    plan,
+    release,
+    report,
+    sample,
+    train,
+    verify,
+)
 from understudy.errors import UnderstudyError
 
 INTERRUPTED = 130
@@ -24,6 +38,7 @@ app = typer.Typer(
 for _module in (demo, train, release, sample, evaluate, compare, curve, report, plan, verify, methods):
     app.command(_module.NAME)(_module.command)
 app.add_typer(data.app, name="data")
+app.add_typer(federated.app, name="federated")
 
 
 def _print_version(wanted: bool) -> None:
@@ -80,3 +95,7 @@ def _explain_usage(error: Exception) -> int:
 def _fail(sentence: str, code: int) -> int:
     print(f"understudy: {sentence}", file=sys.stderr)
     return code
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,6 @@ with the critic and the last answers.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,20 +18,20 @@ import torch
 from torch import Tensor
 
 from understudy.data.dataset import ImageDataset
-from understudy.errors import BudgetError, InputError, UnderstudyError
+from understudy.errors import BudgetError, InputError
 from understudy.federated import messages
-from understudy.federated.contract import Contract
+from understudy.federated.contract import DIGEST_BYTES, Contract
 from understudy.federated.messages import Answer, Question, Status
 from understudy.files import make_folder, read_tensors, write_bytes, write_tensors
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
-from understudy.privacy.ledger import Ledger
+from understudy.privacy.ledger import Account, Ledger
 from understudy.privacy.messages import GaussianMessages
 from understudy.privacy.randomness import Randomness
 from understudy.training.critic_panel import CriticGroup, FakePool, Home
 
 _KEPT_ANSWERS = 2
-_NO_QUESTION = bytes(messages.DIGEST_BYTES)
+_NO_QUESTION = bytes(DIGEST_BYTES)
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,6 @@ class Client:
         """
         try:
             return self._answer(content)
-        except UnderstudyError:
-            return self._refusal(Status.FAILED, content)
         except Exception:  # whatever it is, the server must not read it
             return self._refusal(Status.FAILED, content)
 
@@ -126,20 +123,7 @@ class Client:
 
     def spending(self) -> dict[str, float | int | str]:
         """What the client has spent and may still spend, for itself to read."""
-        account = self._mechanism.account
-        delta = self.membership.budget.delta
-        events = [account.template.charged(planned=0, executed=account.reserved)] if account.reserved else []
-        return {
-            "client": self.membership.client,
-            "answers": account.reserved,
-            "most_answers": account.planned,
-            "epsilon": accounting.certified_epsilon(events, delta),
-            "most_epsilon": self.membership.budget.epsilon,
-            "delta": delta,
-            "unit": "client",
-            "adjacency": "replace-one",
-            "viewer": "server",
-        }
+        return spending(self._mechanism.account, self.membership)
 
     def _open_ledger(self, randomness: Randomness) -> GaussianMessages:
         path, contract = self.folder / "ledger.jsonl", self.contract
@@ -209,22 +193,27 @@ class Client:
         return self.folder / "private" / "answers" / f"{number:08d}.bin"
 
 
+def spending(account: Account, membership: Membership) -> dict[str, float | int | str]:
+    """What an account says was spent against the server, by replace-one, and what may still be."""
+    delta = membership.budget.delta
+    events = [account.template.charged(planned=0, executed=account.reserved)] if account.reserved else []
+    return {
+        "client": membership.client,
+        "answers": account.reserved,
+        "most_answers": account.planned,
+        "epsilon": accounting.certified_epsilon(events, delta),
+        "most_epsilon": membership.budget.epsilon,
+        "delta": delta,
+        "unit": "client",
+        "adjacency": "replace-one",
+        "viewer": "server",
+    }
+
+
 def fake_pool(images: messages.Images) -> FakePool:
     """Images that travelled, as critics take them."""
     labels = None if images.labels is None else torch.from_numpy(images.labels)
     return FakePool(torch.from_numpy(images.pixels.copy()).float() / 255, labels)
-
-
-def write_membership(folder: Path, contract: Contract, membership: Membership) -> None:
-    """Put contract and membership into a client's folder."""
-    make_folder(folder, "client")
-    write_bytes(folder / "contract.json", contract.to_json().encode())
-    terms = {
-        "client": membership.client,
-        "epsilon": membership.budget.epsilon,
-        "delta": membership.budget.delta,
-    }
-    write_bytes(folder / "client.json", (json.dumps(terms, indent=2) + "\n").encode())
 
 
 def _check(contract: Contract, membership: Membership, data: ImageDataset) -> None:

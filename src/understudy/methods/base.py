@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from understudy.data.domain import Domain
 from understudy.errors import InputError
+from understudy.federated.contract import Contract
 from understudy.methods.configuration import MethodConfig, build_config, overlay
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget, NoBudget
@@ -72,6 +73,7 @@ class Method(ABC):
     private: ClassVar[bool] = (
         True  # False: a reference without any guarantee; its releases are stamped and never verify
     )
+    federated: ClassVar[bool] = False  # True: it needs data with clients, and can be deployed with real ones
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})  # named configs, for ``--preset``
 
     @abstractmethod
@@ -81,6 +83,10 @@ class Method(ABC):
     @abstractmethod
     def train(self, run: Run) -> Generator:
         """Train inside the run: all private reads through mechanisms on the run's ledger; returns the generator."""
+
+    def contract(self, plan: Plan) -> Contract:
+        """What a plan means for the clients of a federation."""
+        raise InputError(f"method: {self.name} cannot be federated; choose gs-wgan-federated or fedavg-gan")
 
     def claims(self, config: MethodConfig, events: Sequence[Event], budget: Budget) -> list[Guarantee]:
         """What the events of a run guarantee, the headline first; a method with several viewers says so here."""

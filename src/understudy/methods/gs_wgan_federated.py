@@ -112,6 +112,7 @@ class GsWganFederated(Method):
     summary: ClassVar[str] = "one critic per client; clients send clipped, noised gradients and nothing else"
     paper: ClassVar[str] = "Chen, Orekondy, Fritz: GS-WGAN (NeurIPS 2020), Algorithm 2"
     config_type: ClassVar[type[MethodConfig]] = FederatedConfig
+    federated: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"published": _PUBLISHED})
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
@@ -155,6 +156,11 @@ class GsWganFederated(Method):
         if coalition < sampling.subsets:
             colluding = [_limited_claim(events, limits, budget, "client", coalition)]
         return [claim for claim in (public, server, *colluding) if claim is not None]
+
+    def contract(self, plan: Plan) -> Contract:
+        """The contract that a plan means for the clients."""
+        assert isinstance(plan.config, FederatedConfig)
+        return federation_contract(plan.config, plan.domain)
 
     def train(self, run: Run) -> Generator:
         """Algorithm 2 in rounds: show the pool to all clients, ask a secret one about each image, learn from all."""

@@ -1,0 +1,28 @@
+"""Clients for data that name none: records are dealt out, so that a federation can be tried on any images."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from understudy.data.dataset import ImageDataset
+from understudy.data.domain import Domain
+from understudy.data.options import positive_whole
+from understudy.errors import InputError
+
+
+def with_clients(data: ImageDataset, clients: int | None) -> ImageDataset:
+    """The data with ``clients`` enrolled; records of data without clients are dealt out in turn: a simulation.
+
+    Privacy: the number of enrolled clients is declared and public. What is protected is all that one client holds; who
+    holds what after dealing is arbitrary, so such a run shows how a federation works and protects nobody in particular.
+    """
+    if clients is None:
+        if data.client_ids is None or data.domain.nominal_clients is None:
+            raise InputError("clients: the data name none; pass --clients N to deal the records out to N of them")
+        return data
+    enrolled = positive_whole("clients", clients, example=100)
+    domain = Domain.model_validate(data.domain.model_dump() | {"nominal_clients": enrolled})
+    owners = data.client_ids
+    if owners is None:
+        owners = np.arange(len(data), dtype=np.int64) % enrolled
+    return ImageDataset(data.name, domain, data.images, data.labels, owners)

@@ -1,0 +1,105 @@
+"""Credentials of a federation: its own certificate authority, the server's TLS certificate, and a key per client."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from understudy.files import write_bytes
+
+AUTHORITY, CERTIFICATE, SERVER_KEY, CLIENT_KEY = "ca.crt", "server.pem", "server.key", "key"
+_YEARS = 5
+_SSH = serialization.PrivateFormat.OpenSSH
+
+
+def write_authority(server: Path, host: str) -> None:
+    """A new authority and a certificate for the server; the authority's key is thrown away, so nothing else is signed.
+
+    ``host`` is the name or address under which clients reach the server; loopback is always included.
+    """
+    authority_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "understudy federation")])
+    authority = (
+        _certificate(name, name, authority_key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .sign(authority_key, hashes.SHA384())
+    )
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
+    certificate = (
+        _certificate(subject, name, server_key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(_names(host)), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA384())
+    )
+    write_bytes(server / AUTHORITY, authority.public_bytes(serialization.Encoding.PEM))
+    write_bytes(server / CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
+    _write_secret(server / SERVER_KEY, _pem(server_key))
+
+
+def write_client_key(home: Path) -> str:
+    """A new key that authenticates a client; returns its public part as one line."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    _write_secret(home / CLIENT_KEY, key.private_bytes(serialization.Encoding.PEM, _SSH, serialization.NoEncryption()))
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return public.decode() + "\n"
+
+
+def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return x509.CertificateBuilder(
+        subject_name=subject,
+        issuer_name=issuer,
+        public_key=key,
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now - timedelta(minutes=5),
+        not_valid_after=now + timedelta(days=365 * _YEARS),
+    )
+
+
+def _names(host: str) -> list[x509.GeneralName]:
+    names: list[x509.GeneralName] = [x509.DNSName("localhost")]
+    for address in dict.fromkeys(("127.0.0.1", host)):
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(address)))
+        except ValueError:
+            names.append(x509.DNSName(address))
+    return names
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    """A file that only its owner can read, from its first byte on."""
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)

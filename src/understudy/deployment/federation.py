@@ -1,0 +1,201 @@
+"""The folder of a federation as its operator keeps it, and what is written into it by ``init``.
+
+DIR/server/federation.json   what is trained, within which budget, where and with which deadlines
+DIR/server/contract.json     what all parties agree on
+DIR/server/...               certificate authority, TLS certificate, public keys of the clients, Flower's own files
+DIR/clients/client-000/      what client 0 takes home: contract, own terms, its key, the authority's certificate
+DIR/server/run/              the run, once it is started; its release is in run/release
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from understudy.data.dataset import ImageDataset
+from understudy.data.domain import Domain
+from understudy.deployment import credentials
+from understudy.errors import BudgetError, InputError
+from understudy.federated.contract import Contract
+from understudy.federated.task import ClientTerms, write_client
+from understudy.files import make_folder, write_text
+from understudy.methods.base import Plan, configure
+from understudy.methods.registry import get_method
+from understudy.privacy.budget import Budget
+from understudy.privacy.certificate import read_json
+
+SETTINGS, CONTRACT, NODES, OUTCOME, RUN = "federation.json", "contract.json", "nodes.json", "outcome.json", "run"
+_APP = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "understudy-federation"
+version = "1.0.0"
+description = "Names the apps of the installed package understudy; it brings no code of its own."
+dependencies = []
+
+[tool.flwr.app]
+publisher = "understudy"
+
+[tool.flwr.app.components]
+serverapp = "understudy.deployment.server_app:app"
+clientapp = "understudy.federated.client_app:app"
+
+[tool.flwr.app.config]
+understudy-server = ""
+"""
+
+
+class Settings(BaseModel):
+    """``federation.json``. ``least_clients`` must be there before the first round; later ones may join at any time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    method: str
+    epsilon: Annotated[float, Field(gt=0)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    domain: Domain
+    config: dict[str, Any]
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] = 9092
+    least_clients: Annotated[int, Field(ge=1)]
+    start_seconds: Annotated[float, Field(gt=0)] = 300.0
+    round_seconds: Annotated[float, Field(gt=0)] = 120.0
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of the public guarantee."""
+        return Budget(self.epsilon, self.delta)
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink listens."""
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an operator asks for: the method and its config, the declared images and clients, the public budget."""
+
+    method: str
+    domain: Domain
+    budget: Budget
+    config: Mapping[str, Any]
+    host: str = "127.0.0.1"
+    port: int = 9092
+    client_budget: Budget | None = None  # None: what the contract costs a client against the server
+    least_clients: int | None = None
+    round_seconds: float = 120.0
+
+
+def initialise(folder: Path, request: Request) -> tuple[Settings, Contract]:
+    """Plan, agree and write everything: settings, contract, certificates, keys, and a folder for every client."""
+    if (folder / "server" / SETTINGS).exists():
+        raise InputError(f"federation: {folder} holds one already; choose another folder")
+    plan = _plan(request)
+    contract = get_method(plan.method).contract(plan)
+    settings = Settings(
+        method=request.method,
+        epsilon=request.budget.epsilon,
+        delta=request.budget.delta,
+        domain=request.domain,
+        config=plan.config.model_dump(mode="json"),
+        host=request.host,
+        port=request.port,
+        least_clients=request.least_clients or contract.limits.clients,
+        round_seconds=request.round_seconds,
+    )
+    make_folder(folder / "server", "federation")
+    credentials.write_authority(folder / "server", request.host)
+    budget = request.client_budget or _cost_to_a_client(plan)
+    for client in range(contract.limits.clients):
+        _write_client(folder, contract, client, budget, settings.address)
+    write_text(folder / "server" / CONTRACT, contract.to_json())
+    _write_flower_files(folder / "server", settings)
+    write_text(folder / "server" / SETTINGS, json.dumps(settings.model_dump(mode="json"), indent=2) + "\n")
+    return settings, contract
+
+
+def read_settings(server: Path) -> Settings:
+    """The settings in a server's folder."""
+    try:
+        return Settings.model_validate(read_json(server / SETTINGS, "federation"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "value"
+        raise InputError(f"federation: {server / SETTINGS}: {where}: {first['msg']}; write it with init") from None
+
+
+def server_folder(folder: Path) -> Path:
+    """The server's folder of a federation, whichever of the two was named."""
+    server = folder / "server" if (folder / "server" / SETTINGS).exists() else folder
+    if not (server / SETTINGS).exists():
+        raise InputError(f"federation: {folder} holds none; write one with `understudy federated init`")
+    return server
+
+
+def client_name(client: int) -> str:
+    """The name of a client's folder and key."""
+    return f"client-{client:03d}"
+
+
+def no_data(settings: Settings) -> ImageDataset:
+    """What a server holds of the clients' images: none, under the declared domain."""
+    import numpy as np
+
+    shape = (0, *settings.domain.shape)
+    labels = None if settings.domain.classes is None else np.zeros(0, dtype=np.int64)
+    return ImageDataset("federation", settings.domain, np.zeros(shape, dtype=np.uint8), labels)
+
+
+def _plan(request: Request) -> Plan:
+    method = get_method(request.method)
+    if not method.federated:
+        raise InputError(f"method: {method.name} cannot be federated; choose gs-wgan-federated or fedavg-gan")
+    values = {**request.config, "method": {**request.config.get("method", {}), "federation": secrets.token_hex(16)}}
+    plan = method.plan(configure(method, values), request.domain, request.budget)
+    if plan.epsilon > request.budget.epsilon:
+        raise BudgetError(
+            f"budget: this plan costs epsilon {plan.epsilon:g} at delta {request.budget.delta:g}, but only "
+            f"{request.budget.epsilon:g} is allowed; raise privacy.noise_multiplier or leave it out"
+        )
+    return plan
+
+
+def _cost_to_a_client(plan: Plan) -> Budget:
+    """What all answers of a client cost against the server: the most that the contract can ask of it."""
+    claims = get_method(plan.method).claims(plan.config, plan.events, plan.budget)
+    server = next((claim for claim in claims if claim.viewer == "server"), None)
+    if server is None:
+        raise InputError("client budget: this contract has no finite cost against the server; pass --client-epsilon")
+    return Budget(server.epsilon, server.delta)
+
+
+def _write_client(folder: Path, contract: Contract, client: int, budget: Budget, address: str) -> None:
+    home = folder / "clients" / client_name(client)
+    terms = ClientTerms(client=client, epsilon=budget.epsilon, delta=budget.delta, superlink=address)
+    write_client(home, contract, terms)
+    public = credentials.write_client_key(home)
+    make_folder(folder / "server" / "clients", "federation")
+    write_text(folder / "server" / "clients" / f"{client_name(client)}.pub", public)
+    write_text(home / credentials.AUTHORITY, (folder / "server" / credentials.AUTHORITY).read_text())
+
+
+def _write_flower_files(server: Path, settings: Settings) -> None:
+    """The Flower app, which names our apps and holds no code, and the connection that Flower's commands use."""
+    make_folder(server / "app", "federation")
+    write_text(server / "app" / "pyproject.toml", _APP)
+    make_folder(server / "flower", "federation")
+    authority = (server / credentials.AUTHORITY).resolve()
+    connection = (
+        f'[superlink]\ndefault = "understudy"\n\n[superlink.understudy]\naddress = "{settings.address}"\n'
+        f"root-certificates = {json.dumps(str(authority))}\n"
+    )
+    write_text(server / "flower" / "config.toml", connection)

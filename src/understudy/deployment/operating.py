@@ -1,0 +1,100 @@
+"""What the commands do: run a server until its run has ended, run a client until it is interrupted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from understudy.deployment import processes
+from understudy.deployment.federation import RUN, Settings, read_settings, server_folder
+from understudy.errors import CheckError, InputError
+from understudy.federated.task import open_client
+
+Say = Callable[[str], None]
+
+
+def run_server(folder: Path, say: Say) -> Path:
+    """Start a SuperLink, register the enrolled clients, train to the end, stop it; returns the folder of the run."""
+    processes.require_flower()
+    server = server_folder(folder).resolve()
+    settings = read_settings(server)
+    if (server / RUN / "release").is_dir():
+        raise InputError(f"federation: the run in {server / RUN} is finished; its release is there")
+    with processes.terminated_like_interrupted(), processes.Processes(server / "log") as started:
+        superlink = start_superlink(started, server, settings, say)
+        say(f"wait for {settings.least_clients} clients, at most {settings.start_seconds:g} seconds")
+        processes.start_run(server)
+        with _progress_of(server / RUN, say):
+            processes.wait_for_outcome(server, superlink)
+    return server / RUN
+
+
+def start_superlink(
+    started: processes.Processes, server: Path, settings: Settings, say: Say
+) -> subprocess.Popen[bytes]:
+    """A SuperLink that knows the enrolled clients."""
+    superlink = started.start("superlink", processes.superlink_command(server, settings), server / "flower")
+    processes.wait_for_port(settings.host, settings.port, superlink, "superlink")
+    clients = settings.domain.nominal_clients or 0
+    processes.register_clients(server, clients)
+    say(f"SuperLink with TLS on {settings.address}, {clients} clients registered by their keys")
+    return superlink
+
+
+def run_client(home: Path, superlink: str, say: Say, *, own_code: bool = True) -> None:
+    """Keep a SuperNode connected and answer its messages until interrupted."""
+    processes.require_flower()
+    client = open_client(home)  # whatever is wrong is said now, not to the server later
+    say(f"client {client.membership.client}: {client.spending()['answers']} answers given so far")
+    try:
+        with processes.terminated_like_interrupted(), processes.Processes(home / "log") as started:
+            node, address = start_supernode(started, home, superlink, own_code=own_code)
+            say(f"connected to {superlink}; {'installed code only' if own_code else 'STOCK: runs shipped code'}")
+            if own_code:
+                from understudy.deployment.own_client import answer_tasks
+
+                answer_tasks(address, home, lambda: node.poll() is None)
+            node.wait()
+    except KeyboardInterrupt:
+        say("stopped")
+        return
+    raise CheckError(f"supernode: it ended with code {node.returncode}; see {home / 'log'}")
+
+
+def start_supernode(
+    started: processes.Processes, home: Path, superlink: str, *, own_code: bool = True
+) -> tuple[subprocess.Popen[bytes], str]:
+    """A SuperNode for a client's folder and the address at which it hands out its tasks."""
+    port = processes.free_port()
+    command = processes.supernode_command(home, superlink, port, own_code=own_code)
+    node = started.start("supernode", command, home / "flower")
+    processes.wait_for_port("127.0.0.1", port, node, "supernode")
+    return node, f"127.0.0.1:{port}"
+
+
+class _progress_of:  # noqa: N801
+    """Says how far a run in another process is, from its public progress file, every ten seconds."""
+
+    def __init__(self, run: Path, say: Say) -> None:
+        self._path, self._say, self._over = run / "progress.jsonl", say, threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(5)
+
+    def _watch(self) -> None:
+        last, told = "", 0.0
+        while not self._over.wait(1.0):
+            lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
+            if lines and lines[-1] != last and time.monotonic() - told > 10:
+                last, told = lines[-1], time.monotonic()
+                values = json.loads(last)
+                self._say(f"round {values.get('rounds')}, epsilon {values.get('epsilon_spent')} spent")

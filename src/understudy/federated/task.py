@@ -1,0 +1,96 @@
+"""A client in its folder: how it is written, and how it is opened again for every message (a stock node forgets)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from understudy.data.dataset import ImageDataset
+from understudy.data.options import SourceOptions
+from understudy.data.sources import load
+from understudy.errors import InputError
+from understudy.federated.client import Client, Membership, spending
+from understudy.federated.contract import Contract, read_contract
+from understudy.files import make_folder, write_text
+from understudy.privacy.budget import Budget
+from understudy.privacy.certificate import read_json
+from understudy.privacy.ledger import Ledger
+
+CONTRACT, TERMS, LEDGER = "contract.json", "client.json", "ledger.jsonl"
+
+
+class ClientTerms(BaseModel):
+    """``client.json``: number, own budget against the server, and where the server and the images are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    client: Annotated[int, Field(ge=0)]
+    epsilon: Annotated[float, Field(gt=0)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    superlink: str | None = None  # host:port of the server
+    source: str | None = None
+    options: SourceOptions = SourceOptions()
+
+
+def write_client(folder: Path, contract: Contract, terms: ClientTerms) -> None:
+    """Put contract and terms into a client's folder."""
+    make_folder(folder, "client")
+    write_text(folder / CONTRACT, contract.to_json())
+    write_terms(folder, terms)
+
+
+def write_terms(folder: Path, terms: ClientTerms) -> None:
+    """Put the client's own terms into its folder."""
+    write_text(folder / TERMS, json.dumps(terms.model_dump(mode="json"), indent=2) + "\n")
+
+
+def read_terms(folder: Path) -> ClientTerms:
+    """The client's own terms."""
+    try:
+        return ClientTerms.model_validate(read_json(folder / TERMS, "client"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "value"
+        raise InputError(f"client: {folder / TERMS}: {where}: {first['msg']}; write it anew with init") from None
+
+
+def open_client(folder: Path) -> Client:
+    """The client of a folder with its data.
+
+    Privacy: reads private data into memory; nothing of it is in any error.
+    """
+    contract, terms = read_contract(folder / CONTRACT), read_terms(folder)
+    membership = Membership(terms.client, Budget(terms.epsilon, terms.delta))
+    return Client(folder, contract, membership, client_data(terms, contract))
+
+
+def read_spending(folder: Path) -> dict[str, float | int | str]:
+    """What the client of a folder has spent, from its ledger alone; its data are not opened."""
+    contract, terms = read_contract(folder / CONTRACT), read_terms(folder)
+    membership = Membership(terms.client, Budget(terms.epsilon, terms.delta))
+    event = contract.answer_event()
+    if not (folder / LEDGER).exists():
+        with TemporaryDirectory() as place:
+            return spending(Ledger.create(Path(place) / LEDGER).account(event), membership)
+    ledger = Ledger.open(folder / LEDGER)
+    planned = [known for known in ledger.events() if known.purpose == event.purpose]
+    count = max((known.planned or 0 for known in planned), default=event.count)
+    return spending(ledger.account(event.model_copy(update={"count": count})), membership)
+
+
+def client_data(terms: ClientTerms, contract: Contract) -> ImageDataset:
+    """The images of a client, declared as its contract says."""
+    if terms.source is None:
+        raise InputError("data: the client does not know where its images lie; pass --data PATH once")
+    domain = contract.domain
+    update = {"unlabelled": domain.classes is None, "size": domain.shape[1:], "channels": domain.shape[0]}
+    known = {name: value for name, value in update.items() if not getattr(terms.options, name)}
+    return load(
+        terms.source,
+        records=domain.nominal_records,
+        classes=domain.classes,
+        options=terms.options.model_copy(update=known),
+    )

@@ -1,0 +1,259 @@
+"""Setting up a federation, and real Flower processes on loopback with the faults that only they can have."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="the extra [federated] is not installed")
+
+from understudy.data.npz import write_arrays
+from understudy.deployment import credentials, processes
+from understudy.deployment.federation import Request, client_name, initialise, read_settings, server_folder
+from understudy.deployment.operating import start_superlink, start_supernode
+from understudy.deployment.own_client import answer_tasks
+from understudy.deployment.serving import read_nodes, serve
+from understudy.errors import BudgetError, CheckError, InputError
+from understudy.federated.client_app import FOLDER, app
+from understudy.federated.contract import read_contract
+from understudy.federated.in_process_grid import InProcessGrid
+from understudy.federated.task import open_client, read_spending, read_terms, write_terms
+from understudy.privacy.budget import Budget
+from understudy.privacy.ledger import Ledger
+from understudy.release.verify import verify
+
+from .helpers import BUDGET, CLIENTS, federated_data, members, tiny_config
+
+
+def set_up(folder: Path, **changes) -> Path:
+    """A federation of three with data at every client; returns the server's folder."""
+    data = federated_data()
+    request = {"port": processes.free_port(), "round_seconds": 60.0, **changes}
+    initialise(folder, Request("gs-wgan-federated", data.domain, BUDGET, tiny_config(), **request))
+    for client in range(CLIENTS):
+        home, own = folder / "clients" / client_name(client), members(data, client)
+        write_arrays(home / "data.npz", {"x": own.images[:, 0], "y": own.labels})
+        write_terms(home, read_terms(home).model_copy(update={"source": str(home / "data.npz")}))
+    return folder / "server"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    return set_up(tmp_path_factory.mktemp("federation"))
+
+
+# Setting up
+
+
+def test_init_writes_the_same_contract_for_all_and_a_key_for_each(server):
+    contracts = {path.read_bytes() for path in server.parent.rglob("contract.json")}
+    assert len(contracts) == 1
+    keys = [(server.parent / "clients" / client_name(client) / "key").read_bytes() for client in range(CLIENTS)]
+    assert len(set(keys)) == CLIENTS
+    public = [path.read_text() for path in sorted((server / "clients").iterdir())]
+    assert len(set(public)) == CLIENTS
+    assert all(line.startswith("ecdsa-sha2-nistp384 ") for line in public)
+
+
+def test_secrets_can_be_read_by_their_owner_only_and_the_server_has_no_clients_key(server):
+    secrets = [server / "server.key", *(server.parent / "clients").rglob("key")]
+    assert len(secrets) == 1 + CLIENTS
+    assert all((path.stat().st_mode & 0o077) == 0 for path in secrets)
+    assert not list(server.rglob("key"))
+    assert not list(server.parent.rglob("ca.key"))
+
+
+def test_a_client_may_spend_what_the_contract_can_ask_of_it_unless_it_says_otherwise(server, tmp_path):
+    contract = read_contract(server / "contract.json")
+    spent = read_spending(server.parent / "clients" / client_name(0))
+    assert (spent["answers"], spent["epsilon"], spent["most_answers"]) == (0, 0.0, contract.limits.answers)
+    assert spent["most_epsilon"] > BUDGET.epsilon / 10
+    modest = set_up(tmp_path, client_budget=Budget(0.9, 1e-5))
+    assert read_terms(modest.parent / "clients" / client_name(0)).epsilon == 0.9
+
+
+def test_the_app_that_travels_names_our_apps_and_holds_no_code(server):
+    assert [path.name for path in (server / "app").iterdir()] == ["pyproject.toml"]
+    text = (server / "app" / "pyproject.toml").read_text()
+    assert 'clientapp = "understudy.federated.client_app:app"' in text
+    assert re.search(r"dependencies = \[\]", text)
+
+
+def test_a_federation_is_never_overwritten_and_bad_requests_are_one_sentence(server, tmp_path):
+    request = Request("gs-wgan-federated", federated_data().domain, BUDGET, tiny_config())
+    with pytest.raises(InputError, match="holds one already"):
+        initialise(server.parent, request)
+    with pytest.raises(InputError, match="cannot be federated"):
+        initialise(tmp_path / "a", Request("dp-merf", federated_data().domain, BUDGET, {}))
+    costly = tiny_config(privacy={"noise_multiplier": 0.1, "queries": 48, "slots": 12})
+    with pytest.raises(BudgetError, match="only 10 is allowed"):
+        initialise(tmp_path / "b", Request("gs-wgan-federated", federated_data().domain, BUDGET, costly))
+    with pytest.raises(InputError, match="holds none"):
+        server_folder(tmp_path)
+
+
+def test_flower_is_told_to_phone_nobody_and_to_install_nothing(server):
+    environment = processes.environment(server)
+    assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+    assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    command = processes.superlink_command(server, read_settings(server))
+    assert "--enable-supernode-auth" in command
+    assert "--insecure" not in command
+    node = processes.supernode_command(server, "127.0.0.1:1", 2)
+    assert "--insecure" not in node
+    assert node[node.index("--isolation") + 1] == "process"
+
+
+def test_the_server_trains_with_whom_the_grid_has_and_goes_on_where_it_stopped(tmp_path):
+    """The ServerApp's own code on a grid in this process; the second start finds a finished run and says so."""
+    server = set_up(tmp_path)
+    configs = {
+        100 + client: {FOLDER: str(tmp_path / "clients" / client_name(client)), "partition-id": client}
+        for client in range(CLIENTS)
+    }
+    serve(server, InProcessGrid(app, configs))
+    assert verify(server / "run").passed
+    answered = [read_spending(tmp_path / "clients" / client_name(client))["answers"] for client in range(CLIENTS)]
+    assert sum(answered) == Ledger.open(server / "run" / "ledger.jsonl").events()[0].executed == 48
+
+
+def test_damaged_nodes_are_one_sentence(server):
+    (server / "nodes.json").write_text('{"a": 1}')
+    with pytest.raises(InputError, match="is damaged"):
+        read_nodes(server)
+    (server / "nodes.json").unlink()
+
+
+# Real processes
+
+
+class Clients:
+    """Our own executors for some clients, in threads of this process, each behind a real SuperNode."""
+
+    def __init__(self, started: processes.Processes, folder: Path, address: str) -> None:
+        self.started, self.folder, self.address, self.over = started, folder, address, threading.Event()
+        self.nodes: list[subprocess.Popen[bytes]] = []
+
+    def add(self, client: int, home: Path | None = None) -> None:
+        home = home or self.folder / "clients" / client_name(client)
+        node, address = start_supernode(self.started, home, self.address)
+        self.nodes.append(node)
+        alive = lambda: node.poll() is None and not self.over.is_set()  # noqa: E731
+        threading.Thread(target=self._answer, args=(address, home, alive), daemon=True).start()
+
+    def _answer(self, address: str, home: Path, alive) -> None:
+        try:
+            answer_tasks(address, home, alive)
+        except Exception:
+            assert self.over.is_set() or not alive(), "an executor ends with its node only"
+
+
+@pytest.mark.timeout(280)
+def test_real_processes_train_and_shut_out_strangers_plain_text_and_wrong_certificates(tmp_path):
+    """A SuperLink and SuperNodes with TLS and authentication; one client dies on the way and the rest goes on."""
+    server = set_up(tmp_path, least_clients=2, round_seconds=20.0)
+    settings = read_settings(server)
+    with processes.Processes(tmp_path / "log") as started:
+        superlink = start_superlink(started, server, settings, lambda text: None)
+        clients = Clients(started, tmp_path, settings.address)
+        for client in (0, 1):  # client 2 never comes
+            clients.add(client)
+
+        # plain text to the TLS port
+        with socket.create_connection((settings.host, settings.port), timeout=10) as plain:
+            plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert b"200" not in plain.recv(1000)
+        # a certificate of another authority
+        (tmp_path / "other").mkdir()
+        credentials.write_authority(tmp_path / "other", "127.0.0.1")
+        trusting = ssl.create_default_context(cafile=str(tmp_path / "other" / credentials.AUTHORITY))
+        with (
+            socket.create_connection((settings.host, settings.port), timeout=10) as raw,
+            pytest.raises(ssl.SSLCertVerificationError),
+        ):
+            trusting.wrap_socket(raw, server_hostname="127.0.0.1")
+        # a node whose key nobody registered
+        stranger = tmp_path / "stranger"
+        stranger.mkdir()
+        credentials.write_client_key(stranger)
+        (stranger / credentials.AUTHORITY).write_bytes((server / credentials.AUTHORITY).read_bytes())
+        command = processes.supernode_command(stranger, settings.address, processes.free_port())
+        unknown = started.start("stranger", command, stranger / "flower")
+
+        processes.start_run(server)
+        while not (server / "run" / "progress.jsonl").exists():
+            assert superlink.poll() is None
+            time.sleep(0.2)
+        os.killpg(clients.nodes[1].pid, signal.SIGKILL)
+        processes.wait_for_outcome(server, superlink)
+        clients.over.set()
+        assert unknown.wait(30) != 0, "a node that is not enrolled is sent away"
+    assert verify(server / "run").passed
+    event = Ledger.open(server / "run" / "ledger.jsonl").events()[0]
+    assert event.executed == event.planned == 48, "lost answers are spent like any other"
+    assert read_spending(tmp_path / "clients" / client_name(0))["answers"] > 0
+    assert read_spending(tmp_path / "clients" / client_name(2))["answers"] == 0
+    assert all(process.poll() is not None for process in started._running)
+
+
+def test_a_superlink_that_cannot_listen_is_one_sentence(tmp_path):
+    server = set_up(tmp_path)
+    settings = read_settings(server)
+    with socket.socket() as taken:
+        taken.bind((settings.host, settings.port))
+        with (
+            processes.Processes(tmp_path / "log") as started,
+            pytest.raises(CheckError, match="superlink: it ended with"),
+        ):
+            start_superlink(started, server, settings, lambda text: None)
+
+
+def test_stopping_stops_what_a_process_started_itself(tmp_path):
+    script = (
+        "import subprocess, sys, time; wait = 'import time; time.sleep(99)'; "
+        "print(subprocess.Popen([sys.executable, '-c', wait]).pid, flush=True); time.sleep(99)"
+    )
+    with processes.Processes(tmp_path) as started:
+        started.start("parent", [sys.executable, "-c", script], tmp_path)
+        while not (tmp_path / "parent.log").read_text().strip():
+            time.sleep(0.05)
+        child = int((tmp_path / "parent.log").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_the_outcome_of_a_failed_run_is_raised_as_its_own_sentence(tmp_path):
+    (tmp_path / "outcome.json").write_text(
+        json.dumps({"done": False, "error": "federation: nobody came", "exit_code": 1})
+    )
+    with processes.Processes(tmp_path) as started:
+        running = started.start("sleep", [sys.executable, "-c", "import time; time.sleep(99)"], tmp_path)
+        with pytest.raises(CheckError, match="nobody came"):
+            processes.wait_for_outcome(tmp_path, running)
+
+
+def test_a_client_without_data_or_with_damaged_terms_says_so(server, tmp_path):
+    home = server.parent / "clients" / client_name(0)
+    terms = read_terms(home)
+    write_terms(tmp_path, terms.model_copy(update={"source": None}))
+    (tmp_path / "contract.json").write_bytes((home / "contract.json").read_bytes())
+    with pytest.raises(InputError, match="pass --data PATH once"):
+        open_client(tmp_path)
+    (tmp_path / "client.json").write_text('{"client": -1}')
+    with pytest.raises(InputError, match="write it anew with init"):
+        read_terms(tmp_path)
+    (tmp_path / "contract.json").write_text('{"kind": "x"}')
+    with pytest.raises(InputError, match="ask the operator for the contract"):
+        read_contract(tmp_path / "contract.json")
