@@ -14,14 +14,16 @@ image, without sampling. Cutting and all that follows is post-processing. Data-i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from understudy._lazy import LazyModule
+from understudy.data.domain import Domain
+from understudy.methods.base import Plan
 from understudy.methods.configuration import MethodConfig
-from understudy.methods.teacher_ensemble import TeacherConfig, TeacherMethod, TeacherPrivacy
+from understudy.methods.teacher_ensemble import TeacherConfig, TeacherMethod, TeacherPrivacy, shared_presets
+from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
 from understudy.training.settings import Count
 from understudy.training.teaching_settings import TeachingSettings
@@ -48,7 +50,7 @@ _PURPOSE = "votes of gradient signs"
 class DataLensPrivacy(TeacherPrivacy):
     """What changes epsilon; ``top`` does so through the sensitivity, at a fixed deviation of the noise."""
 
-    top: Count = 50  # k, entries that a teacher votes on
+    top: Count | None = None  # k, entries that a teacher votes on; a quarter of them where it is not given
 
 
 class DataLensSettings(TeachingSettings):
@@ -79,7 +81,15 @@ class DataLens(TeacherMethod):
     summary: ClassVar[str] = "teachers on disjoint shards vote with the signs of their largest gradient entries"
     paper: ClassVar[str] = "Wang, Wu, Long, Rimanic, Zhang, Li: DataLens (CCS 2021)"
     config_type: ClassVar[type[MethodConfig]] = DataLensConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"published": _PUBLISHED})
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = shared_presets(_PUBLISHED, 32_000)
+
+    def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
+        """As for all methods with teachers, with the number of entries decided from the image size."""
+        assert isinstance(config, DataLensConfig)
+        values = domain.shape[0] * domain.shape[1] * domain.shape[2]
+        top = min(config.privacy.top or max(1, values // 4), values)
+        privacy = config.privacy.model_copy(update={"top": top})
+        return super().plan(config.model_copy(update={"privacy": privacy}), domain, budget)
 
     def vote_events(self, config: TeacherConfig, noise_multiplier: float) -> tuple[Event, ...]:
         """One Gaussian for each query."""
@@ -97,9 +107,8 @@ class SignLesson:
     def __init__(self, run: Run) -> None:
         assert isinstance(run.plan.config, DataLensConfig)
         self.config = run.plan.config
-        self.votes = vote_mechanisms.SignVotes(
-            run.ledger, run.randomness, top=self.config.privacy.top, event=run.plan.events[0]
-        )
+        self.top = self.config.privacy.top or 1
+        self.votes = vote_mechanisms.SignVotes(run.ledger, run.randomness, top=self.top, event=run.plan.events[0])
         self._random = run.randomness.generator(run.device)
         self._watch = teaching.StallWatch()
         self._kept: list[Tensor] = []
@@ -145,7 +154,7 @@ class SignLesson:
 
     def _followed(self, share_dp: Tensor) -> Tensor:
         """Cut the noisy shares (images, values), and scale them so that a unanimous vote has length one."""
-        threshold, scale = self.config.method.threshold, self.config.privacy.top**-0.5
+        threshold, scale = self.config.method.threshold, self.top**-0.5
         if threshold == 0:
             self._kept.append(torch.ones((), device=share_dp.device))
             return share_dp * scale

@@ -18,14 +18,13 @@ noisy histograms of coordinates that fail are made and thrown away. Data-indepen
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from understudy._lazy import LazyModule
 from understudy.methods.configuration import MethodConfig
-from understudy.methods.teacher_ensemble import TeacherConfig, TeacherMethod, TeacherPrivacy
+from understudy.methods.teacher_ensemble import TeacherConfig, TeacherMethod, TeacherPrivacy, shared_presets
 from understudy.privacy.events import Event
 from understudy.training.settings import Count, Positive
 from understudy.training.teaching_settings import TeachingSettings
@@ -53,7 +52,7 @@ class GPatePrivacy(TeacherPrivacy):
     """What changes epsilon; ``noise_multiplier`` is that of the answers."""
 
     projections: Count = 10  # d
-    check_noise: Positive = 4.0  # noise multiplier of the checks over that of the answers
+    check_noise: Positive = 2.0  # noise multiplier of the checks over that of the answers
 
 
 class GPateSettings(TeachingSettings):
@@ -92,7 +91,7 @@ class GPate(TeacherMethod):
     summary: ClassVar[str] = "teachers on disjoint shards vote on bins of projected gradients; confident votes count"
     paper: ClassVar[str] = "Long, Wang, Yang, Kailkhura, Zhang, Gunter, Li: G-PATE (NeurIPS 2021)"
     config_type: ClassVar[type[MethodConfig]] = GPateConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"published": _PUBLISHED})
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = shared_presets(_PUBLISHED, 32_000)
 
     def vote_events(self, config: TeacherConfig, noise_multiplier: float) -> tuple[Event, ...]:
         """An answer and a check for each query."""

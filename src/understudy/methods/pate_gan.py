@@ -21,16 +21,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from understudy._lazy import LazyModule
 from understudy.methods.configuration import MethodConfig
-from understudy.methods.teacher_ensemble import TeacherConfig, TeacherMethod, TeacherPrivacy
+from understudy.methods.teacher_ensemble import TeacherConfig, TeacherMethod, TeacherPrivacy, shared_presets
 from understudy.privacy.events import Event
-from understudy.training.settings import Count, Positive
+from understudy.training.settings import Count, GeneratorSettings, Positive
 from understudy.training.teaching_settings import TeachingSettings
 
 if TYPE_CHECKING:
@@ -73,8 +72,9 @@ class PateGanPrivacy(TeacherPrivacy):
 class PateGanSettings(TeachingSettings):
     """The game between teachers, student and generator."""
 
-    queries_per_step: Count = 64
+    queries_per_step: Count = 50  # B
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.0  # t
+    generator: GeneratorSettings = GeneratorSettings(learning_rate=5e-4, average_decay=0.95)
     student: StudentSettings = StudentSettings()
 
 
@@ -93,7 +93,8 @@ class PateGan(TeacherMethod):
     paper: ClassVar[str] = "Jordon, Yoon, van der Schaar: PATE-GAN (ICLR 2019)"
     config_type: ClassVar[type[MethodConfig]] = PateGanConfig
     asks_for: ClassVar[Literal["slopes", "scores"]] = "scores"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"published": {"method": {"threshold": 0.5}}})
+    queries_per_teacher: ClassVar[int] = 100
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = shared_presets({"method": {"threshold": 0.5}}, 100_000)
 
     def vote_events(self, config: TeacherConfig, noise_multiplier: float) -> tuple[Event, ...]:
         """One Gaussian for each query."""

@@ -8,13 +8,15 @@ does not depend on the data.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from understudy._lazy import LazyModule
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.methods.base import Method, Plan
-from understudy.methods.configuration import MethodConfig, PrivacyConfig
+from understudy.methods.configuration import MethodConfig, PrivacyConfig, overlay
 from understudy.methods.embedding_share import Share, decided_embedding, embedding_events
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
@@ -31,6 +33,21 @@ else:
     teaching = LazyModule("understudy.training.teaching")
 
 _MOST_TEACHERS = 2000
+_FEW_TEACHERS = 500
+
+# A noisy mean embedding to start from, as in gs-wgan: votes of few teachers hardly carry a start from random weights.
+_EMBEDDING_START: Mapping[str, Any] = {
+    "privacy": {"embedding_share": 0.4},
+    "method": {"generator": {"learning_rate": 3e-4, "average_decay": 0.98}},
+}
+# Two thousand steps of the generator: minutes on a graphics card, days without one.
+_GPU: Mapping[str, Any] = {
+    "method": {
+        "teachers": {"per_step": 100, "warm_iterations": 100},
+        "generator": {"learning_rate": 5e-4, "average_decay": 0.99},
+    },
+    "runtime": {"precision": "bf16"},
+}
 
 
 class TeacherPrivacy(PrivacyConfig):
@@ -47,6 +64,14 @@ class TeacherConfig(MethodConfig):
 
     privacy: TeacherPrivacy = TeacherPrivacy()
     method: TeachingSettings = TeachingSettings()
+
+
+def shared_presets(published: Mapping[str, Any], queries_on_gpu: int) -> Mapping[str, Mapping[str, Any]]:
+    """The presets of a method: what was published, the starts from an embedding, and long runs on a graphics card."""
+    gpu = overlay(_GPU, {"privacy": {"queries": queries_on_gpu}})
+    embedded = overlay(gpu, _EMBEDDING_START)
+    presets = {"published": published, "embedding-start": _EMBEDDING_START, "gpu": gpu, "gpu-embedding-start": embedded}
+    return MappingProxyType(presets)
 
 
 class TeacherMethod(Method):
@@ -87,6 +112,7 @@ class TeacherMethod(Method):
             memory_bytes=config.method.teachers.memory_bytes(domain, config.privacy.teachers or 1),
             seconds=self._seconds(config, domain, speed=1.0),
             seconds_on_gpu=self._seconds(config, domain, speed=3000.0),
+            remarks=_remarks(config),
         )
 
     def train(self, run: Run) -> Generator:
@@ -109,7 +135,7 @@ class TeacherMethod(Method):
         steps = max(1, (config.privacy.queries or self.queries_per_teacher * teachers) // rows)
         large = domain.shape[1] * domain.shape[2] > 16 * 16
         panel = {
-            "width": method.teachers.width or (32 if large else 16),
+            "width": method.teachers.width or (32 if large else 8),
             "per_step": min(method.teachers.per_step, teachers),
         }
         settings = {
@@ -128,6 +154,16 @@ class TeacherMethod(Method):
         training = (teachers * settings.warm_iterations + steps * settings.per_step) * settings.batch / 32
         votes = queries * teachers / 32 / (4 if self.asks_for == "slopes" else 8)
         return (training + votes) * relative / (2 * speed) + 10
+
+
+def _remarks(config: TeacherConfig) -> tuple[str, ...]:
+    teachers = config.privacy.teachers or 1
+    if config.privacy.embedding_share or teachers >= _FEW_TEACHERS:
+        return ()
+    return (
+        f"the votes of {teachers} teachers hardly carry a generator from random weights to good images; the preset "
+        "embedding-start spends a part of epsilon on a better start",
+    )
 
 
 def _with_embedding(config: TeacherConfig, domain: Domain, events: tuple[Event, ...]) -> TeacherConfig:

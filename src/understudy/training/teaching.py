@@ -64,8 +64,9 @@ def teach(run: Run, lesson: Lesson, settings: TeachingSettings, teachers: int, e
         panel.train_scheduled(player.pool(max(rows, settings.teachers.batch)))
         lesson.step(player, panel, block)
         if step % max(1, total // _REPORTS) == 0 or step == total:
+            figures = lesson.check()  # first: votes that say nothing are a better reason to stop than blank images
             contrast = player.check_alive(player.pool(_POOL).images, ADVICE)
-            run.report(step, contrast=contrast, queries=step * rows, **lesson.check())
+            run.report(step, contrast=contrast, queries=step * rows, **figures)
     return player.average
 
 

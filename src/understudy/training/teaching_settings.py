@@ -11,7 +11,7 @@ class TeachingSettings(BaseModel):
     """The game between the generator and its teachers; nothing here changes epsilon."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    queries_per_step: Count = 32
-    teachers: CriticSettings = CriticSettings()
-    generator: GeneratorSettings = GeneratorSettings(learning_rate=1e-3)
+    queries_per_step: Count = 16  # B
+    teachers: CriticSettings = CriticSettings(learning_rate=2e-3, batch=16, per_step=200, warm_iterations=80)
+    generator: GeneratorSettings = GeneratorSettings(learning_rate=2e-3, average_decay=0.95)
     embedding: EmbeddingSettings = EmbeddingSettings(steps=2000, batch=300)
