@@ -236,3 +236,9 @@ def test_rows_that_only_fill_up_a_batch_get_no_weight_and_are_not_counted(tmp_pa
     summing.clip_factors(norms, torch.tensor([True, True, False, True]))
     with pytest.raises(AbortedRun, match="not finite"):
         summing.check_finite()
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, 1e-41, 1e31, float("inf"), float("nan")])
+def test_clip_bounds_that_float32_cannot_keep_are_refused(tmp_path, clip):
+    with pytest.raises(InputError, match=r"clip: .* is not a positive bound between 1e-30 and 1e\+30"):
+        mechanism(GaussianSum, tmp_path, clip=clip)

@@ -223,6 +223,28 @@ def test_every_step_is_on_record_before_its_noise_exists(tmp_path, monkeypatch):
     assert seen == [1, 2, 3]
 
 
+def test_a_step_whose_spending_failed_leaves_nothing_for_the_next(tmp_path, monkeypatch):
+    """Else the next release would hold two batches and charge one: a record could move it by 2C."""
+    step = make_step(tmp_path / "run")
+    released = []
+    release = step._mechanism.release
+
+    def full_disk(total, **options):
+        raise InputError("ledger: no space left")
+
+    monkeypatch.setattr(step._mechanism, "release", full_disk)
+    with pytest.raises(InputError, match="no space"):
+        step.take()
+    assert step._total.norm() > 0
+    only = torch.zeros_like(step._total)
+    monkeypatch.setattr(step, "_add", lambda *_: step._total.add_(1.0))
+    monkeypatch.setattr(
+        step._mechanism, "release", lambda total, **kw: released.append(total.clone()) or release(total, **kw)
+    )
+    step.take()
+    assert torch.equal(released[0], only + 1.0)
+
+
 def test_steps_end_with_the_plan(tmp_path):
     step = make_step(tmp_path, event=make_event(count=3))
     assert step.remaining == 3

@@ -1,4 +1,4 @@
-"""The adaptive step schedule follows the rules of the paper, reads nothing but accuracies on fakes, and can be resumed."""
+"""The adaptive step schedule follows the rules of the paper, reads only accuracies on fakes, and can be resumed."""
 
 import pytest
 

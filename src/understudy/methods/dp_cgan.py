@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 
 from understudy.methods.configuration import MethodConfig
 from understudy.methods.dpgan import DpGan, DpGanConfig, DpGanPrivacy, DpGanSettings
+from understudy.methods.embedding_share import Share
 from understudy.training.settings import Count, Positive
 
 
@@ -21,7 +22,7 @@ class DpCganPrivacy(DpGanPrivacy):
     batch: Count | None = 600
     steps: Count | None = 30_000
     clip: Positive = 1.1
-    embedding_share: float | None = 0.0
+    embedding_share: Share | None = 0.0
 
 
 class DpCganSettings(DpGanSettings):

@@ -24,7 +24,7 @@ class GanPrivacy(DpGanPrivacy):
     """Batch and steps, as for ``dpgan``; there is no noise and nothing to spend."""
 
     noise_multiplier: None = None
-    embedding_share: Annotated[float, Field(ge=0, le=0)] | None = 0.0
+    embedding_share: Annotated[float, Field(ge=0, le=0)] = 0.0
 
 
 class GanSettings(DpGanSettings):

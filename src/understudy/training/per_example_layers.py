@@ -20,6 +20,7 @@ from understudy.training.per_example_products import (
     Measured,
     Precision,
     Rounding,
+    arithmetic,
     measure,
     product,
     representable,
@@ -58,8 +59,9 @@ class Rows:
         return Measured(squared, torch.zeros_like(squared), 0.0, 0.0)
 
     def add_weighted(self, targets: Sequence[Tensor], weights: Tensor) -> None:
-        """One matrix-vector product."""
-        targets[0].addmv_(torch.nan_to_num(self.values, 0.0, 0.0, 0.0).mT, weights.to(self.values.dtype))
+        """One matrix-vector product, never in TF32: what was measured is not rounded again."""
+        with arithmetic("fp32"):
+            targets[0].addmv_(torch.nan_to_num(self.values, 0.0, 0.0, 0.0).mT, weights.to(self.values.dtype))
 
 
 @dataclass(frozen=True)

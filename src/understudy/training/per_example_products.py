@@ -100,10 +100,9 @@ def measure(left: Tensor, right: Tensor, rounding: Rounding, biased: bool = Fals
     places, (wide, deep), one = left.shape[1], (left.shape[2], right.shape[2]), float(biased)
     inexact = (wide + deep + 8) * rounding.step
     if places == 1:
-        kind = _norm_type(left)
-        norms = [torch.linalg.vector_norm(side, dim=(1, 2), dtype=kind).double() for side in (left, right)]
+        norms = [torch.linalg.vector_norm(side, dim=(1, 2), dtype=torch.float64) for side in (left, right)]
         squared = norms[0].square() * (norms[1].square() + one)
-        return _measured(squared, squared, 8 * rounding.step if kind == torch.float64 else inexact, rounding.scaled)
+        return _measured(squared, squared, 8 * rounding.step, rounding.scaled)
     if 8 * places**2 < wide * deep:
         grams = gram(left), gram(right)
         joint = torch.addcmul(grams[0], *grams) if biased else grams[0] * grams[1]
@@ -137,11 +136,6 @@ def gram(rows: Tensor) -> Tensor:
         return product(rows, rows.mT)
     longer = rows.as_strided((count, whole, values), rows.stride())
     return product(rows, longer.mT)[:, :, :places]
-
-
-def _norm_type(values: Tensor) -> torch.dtype:
-    """Norms of float32 in float64, which costs little; of bfloat16 in float32, whose error is counted anyway."""
-    return torch.float32 if values.dtype == torch.bfloat16 else torch.float64
 
 
 def _sum_type(values: Tensor) -> torch.dtype:

@@ -120,9 +120,10 @@ class DiscriminatorStep:
     # --- the sum
 
     def _sum_gradients(self) -> None:
-        """Add all clipped gradients of one batch to the total."""
+        """The clipped gradients of one batch as the new total: what a failed step may have left behind is forgotten."""
         if not self._waiting:
             self._draw_ahead()
+        self._total.zero_()
         indices_private, size_private, latent, labels = self._waiting.pop()
         if self._device.type != "cuda":
             self._add(indices_private[:size_private], (latent, labels))
@@ -181,7 +182,6 @@ class DiscriminatorStep:
         if self._mechanism is not None:
             update_dp = self._mechanism.release(self._total, block=self._block).value_dp
         self._optimizer.step(update_dp / (2 * self._settings.batch))
-        self._total.zero_()
 
     def _check_network(self) -> None:
         """Refuse a discriminator that mixes examples, on five generated ones."""
