@@ -11,7 +11,9 @@ On images the published rule stalls: soon every teacher takes every generated im
 any "real" label has nothing to say. So a teacher's line between fake and real is set at a share t of the way from its
 mean score of the asked images (of the same label) to that of its own records. The paper's is the middle, t = 0.5
 (preset ``published``, which stops with advice when it stalls). The default is t = 0: a vote says whether an image is
-more real than the others asked, so about half of the votes always are. The vote is one bit of one teacher all the same.
+more real than the others asked, so about half of the votes always are. And the asked images get some public noise, so
+that they differ and the student learns in which direction images become more real; without it generated images that
+have become alike teach it nothing, and the generator collapses. A vote is one bit of one teacher all the same.
 
 Privacy: a record lies in one shard, so it changes one teacher's vote: sensitivity 1, one Gaussian event for each image,
 without sampling. Student and generator are post-processing. Data-independent, in place of the paper's moments.
@@ -19,6 +21,7 @@ without sampling. Student and generator are post-processing. Data-independent, i
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -74,6 +77,7 @@ class PateGanSettings(TeachingSettings):
 
     queries_per_step: Count = 50  # B
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.0  # t
+    spread: Annotated[float, Field(ge=0, le=1)] = 0.3  # deviation of the noise on the pixels of asked images; 0: none
     generator: GeneratorSettings = GeneratorSettings(learning_rate=5e-4, average_decay=0.95)
     student: StudentSettings = StudentSettings()
 
@@ -85,6 +89,9 @@ class PateGanConfig(TeacherConfig):
     method: PateGanSettings = PateGanSettings()
 
 
+_PUBLISHED: Mapping[str, Any] = {"method": {"threshold": 0.5, "spread": 0.0}}
+
+
 class PateGan(TeacherMethod):
     """A student between the voting teachers and the generator."""
 
@@ -94,7 +101,7 @@ class PateGan(TeacherMethod):
     config_type: ClassVar[type[MethodConfig]] = PateGanConfig
     asks_for: ClassVar[Literal["slopes", "scores"]] = "scores"
     queries_per_teacher: ClassVar[int] = 100
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = shared_presets({"method": {"threshold": 0.5}}, 100_000)
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = shared_presets(_PUBLISHED, 100_000)
 
     def vote_events(self, config: TeacherConfig, noise_multiplier: float) -> tuple[Event, ...]:
         """One Gaussian for each query."""
@@ -113,6 +120,7 @@ class StudentLesson:
         assert isinstance(run.plan.config, PateGanConfig)
         self.settings = run.plan.config.method
         self.votes = vote_mechanisms.RealVotes(run.ledger, run.randomness, event=run.plan.events[0])
+        self._random = run.randomness.generator(run.device)
         self.student = Student(run, self.settings.student)
         self._noise = run.plan.events[0].noise_multiplier / (run.plan.config.privacy.teachers or 1)
         self._watch = teaching.StallWatch()
@@ -128,7 +136,7 @@ class StudentLesson:
 
     def step(self, player: GeneratorPlayer, panel: TeacherPanel, block: int) -> None:
         """Ask all teachers about B images, teach the student, and move other images to where it likes them better."""
-        pool = player.pool(self.settings.queries_per_step)
+        pool = self._spread(player.pool(self.settings.queries_per_step))
         share_dp = self.votes.release(self._tally(panel, pool), block=block).value_dp / panel.subsets
         self._shares.append(share_dp)
         self.student.learn(pool, share_dp.float())
@@ -148,6 +156,11 @@ class StudentLesson:
             "(method.teachers.learning_rate), or start from an embedding (privacy.embedding_share)",
         )
         return {"real_votes": share}
+
+    def _spread(self, pool: FakePool) -> FakePool:
+        """The images with public noise on their pixels: a student that sees differences learns where to go."""
+        noise = torch.randn(pool.images.shape, generator=self._random, device=pool.images.device)
+        return dataclasses.replace(pool, images=(pool.images + self.settings.spread * noise).clamp(0, 1))
 
     def _tally(self, panel: TeacherPanel, pool: FakePool) -> Tensor:
         """The exact number of votes for "real" (images,).
