@@ -189,7 +189,7 @@ NOT_PRIVATE = {
 }
 
 # Methods that need data with clients; they have tests of their own (tests/federated).
-FEDERATED = {"gs-wgan-federated"}
+FEDERATED = {"fedavg-gan", "gs-wgan-federated"}
 
 ALL_CASES = [
     *CASES,

@@ -95,7 +95,3 @@ def _explain_usage(error: Exception) -> int:
 def _fail(sentence: str, code: int) -> int:
     print(f"understudy: {sentence}", file=sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    main()

@@ -47,7 +47,7 @@ def run_demo(out: Path, say: Say) -> Path:
         superlink = start_superlink(started, server, settings, lambda text: say(f"     {text}"))
         for client in range(_CLIENTS):
             home = out / "clients" / client_name(client)
-            command = [sys.executable, "-m", "understudy.cli.main", "federated", "client", str(home)]
+            command = [sys.executable, "-m", __package__ or "", str(home)]
             started.start(client_name(client), command, home / "flower")
         say("3/4  train")
         processes.start_run(server)

@@ -77,7 +77,7 @@ class Client:
         data: ImageDataset,
         randomness: Randomness | None = None,
     ) -> None:
-        _check(contract, membership, data)
+        check_membership(contract, membership, data)
         self.folder, self.contract, self.membership = folder, contract, membership
         make_folder(folder / "private" / "answers", "client")
         self._mechanism = self._open_ledger(randomness or Randomness())
@@ -216,7 +216,7 @@ def fake_pool(images: messages.Images) -> FakePool:
     return FakePool(torch.from_numpy(images.pixels.copy()).float() / 255, labels)
 
 
-def _check(contract: Contract, membership: Membership, data: ImageDataset) -> None:
+def check_membership(contract: Contract, membership: Membership, data: ImageDataset) -> None:
     """Public facts only: the declared domain must be the contract's."""
     if membership.client >= contract.limits.clients:
         raise InputError(

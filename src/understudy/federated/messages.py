@@ -115,12 +115,13 @@ def decode_question(content: bytes, contract: Contract) -> Question:
         raise InputError("message: it is no question under this contract")
     if not (number < contract.limits.rounds and client < contract.limits.clients and count <= contract.limits.slots):
         raise InputError("message: its round, client or number of queries lies outside the contract")
-    pool, place = _images(content, _QUESTION_HEAD.size, contract.pool, contract)
-    queries, _ = _images(content, place, contract.limits.slots, contract)
+    pool, place = read_images(content, _QUESTION_HEAD.size, contract.pool, contract)
+    queries, _ = read_images(content, place, contract.limits.slots, contract)
     return Question(number, client, count, pool, queries)
 
 
-def _images(content: bytes, place: int, count: int, contract: Contract) -> tuple[Images, int]:
+def read_images(content: bytes, place: int, count: int, contract: Contract) -> tuple[Images, int]:
+    """Images at a place of a message, and the place behind them."""
     pixels = np.frombuffer(content, np.uint8, count * contract.values, place).reshape(count, *contract.domain.shape)
     place += count * contract.values
     if contract.domain.classes is None:

@@ -15,6 +15,7 @@ from understudy.data.sources import load
 from understudy.errors import InputError
 from understudy.federated.client import Client, Membership, spending
 from understudy.federated.contract import Contract, read_contract
+from understudy.federated.updates import UpdateClient
 from understudy.files import make_folder, write_text
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import read_json
@@ -57,20 +58,26 @@ def read_terms(folder: Path) -> ClientTerms:
         raise InputError(f"client: {folder / TERMS}: {where}: {first['msg']}; write it anew with init") from None
 
 
-def open_client(folder: Path) -> Client:
-    """The client of a folder with its data.
+def open_client(folder: Path) -> Client | UpdateClient:
+    """The client of a folder with its data, of the kind that its contract says.
 
     Privacy: reads private data into memory; nothing of it is in any error.
     """
     contract, terms = read_contract(folder / CONTRACT), read_terms(folder)
     membership = Membership(terms.client, Budget(terms.epsilon, terms.delta))
-    return Client(folder, contract, membership, client_data(terms, contract))
+    kind = Client if contract.kind == "gs-wgan-federated" else UpdateClient
+    return kind(folder, contract, membership, client_data(terms, contract))
 
 
 def read_spending(folder: Path) -> dict[str, float | int | str]:
     """What the client of a folder has spent, from its ledger alone; its data are not opened."""
     contract, terms = read_contract(folder / CONTRACT), read_terms(folder)
     membership = Membership(terms.client, Budget(terms.epsilon, terms.delta))
+    if contract.kind != "gs-wgan-federated":
+        raise InputError(
+            f"spending: {contract.kind} promises a client nothing against the server, so there is nothing to count; "
+            "the guarantee against the public is in the certificate"
+        )
     event = contract.answer_event()
     if not (folder / LEDGER).exists():
         with TemporaryDirectory() as place:

@@ -248,7 +248,7 @@ def federation_contract(config: FederatedConfig, domain: Domain) -> Contract:
 
 def limits_of(config: FederatedConfig, domain: Domain) -> ClientLimits:
     """The limits that a decided config sets."""
-    return _limits(config, _enrolled(domain))
+    return _limits(config, enrolled(domain))
 
 
 def _limits(config: FederatedConfig, clients: int) -> ClientLimits:
@@ -263,7 +263,8 @@ def _limits(config: FederatedConfig, clients: int) -> ClientLimits:
     )
 
 
-def _enrolled(domain: Domain) -> int:
+def enrolled(domain: Domain) -> int:
+    """The declared, public number of enrolled clients."""
     if domain.nominal_clients is None:
         raise InputError(
             "clients: the data have none; load them with clients=true and declare nominal_clients, or deal them out "
@@ -274,7 +275,7 @@ def _enrolled(domain: Domain) -> int:
 
 def _decided(config: FederatedConfig, domain: Domain, budget: Budget) -> FederatedConfig:
     """The config with everything filled in that was left to the declared domain."""
-    privacy, method, clients = config.privacy, config.method, _enrolled(domain)
+    privacy, method, clients = config.privacy, config.method, enrolled(domain)
     total = privacy.queries or _QUERIES_PER_CLIENT * clients
     per_round = min(total, privacy.queries_per_round or _QUERIES_PER_CLIENT_AND_ROUND * clients)
     rounds = max(1, total // per_round)
@@ -304,7 +305,7 @@ def _answer_event(config: FederatedConfig, domain: Domain, noise_multiplier: flo
         noise_multiplier=noise_multiplier,
         sensitivity="2C",
         unit="client",
-        sampling=RoutedSampling(subsets=_enrolled(domain)),
+        sampling=RoutedSampling(subsets=enrolled(domain)),
         count=config.privacy.queries or 1,
         purpose=_PURPOSE,
     )

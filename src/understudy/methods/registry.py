@@ -16,6 +16,7 @@ _METHODS = {
     "dp-sinkhorn": "understudy.methods.dp_sinkhorn:DpSinkhorn",
     "dpgan": "understudy.methods.dpgan:DpGan",
     "g-pate": "understudy.methods.g_pate:GPate",
+    "fedavg-gan": "understudy.methods.fedavg_gan:FedAvgGan",
     "gan": "understudy.methods.gan:Gan",
     "gs-wgan": "understudy.methods.gs_wgan:GsWgan",
     "gs-wgan-federated": "understudy.methods.gs_wgan_federated:GsWganFederated",

@@ -93,9 +93,10 @@ class CriticGroup:
         for _ in range(-(-self.subsets // self.settings.per_step)):
             self.train_scheduled(pool)
 
-    def train(self, critics: slice, pool: FakePool) -> CriticReport:
+    def train(self, critics: slice | list[int], pool: FakePool) -> CriticReport:
         """One step of the named critics, each on its own records and its own random part of the pool."""
-        drawn = self._records_private.table.draw(critics, self.settings.batch, self._random)
+        index = critics if isinstance(critics, slice) else torch.tensor(critics, device=self.bank.device)
+        drawn = self._records_private.table.draw(index, self.settings.batch, self._random)
         real, labels = take(self._records_private.images, self._records_private.labels, drawn)
         picked = torch.randint(len(pool.images), drawn.shape, generator=self._random, device=drawn.device)
         fake_labels = None if pool.labels is None else pool.labels[picked]

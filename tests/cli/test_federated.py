@@ -1,0 +1,101 @@
+"""``understudy federated`` on the command line: simulate, init, spending, and what is said about bad input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from understudy.release.release import load
+from understudy.release.verify import verify
+
+from ..federated.helpers import tiny_config
+from .calling import Caller
+
+SIMULATE = ("federated", "simulate", "--data", "digits", "--epsilon", "10", "--delta", "1e-5")
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(tiny_config()))
+    return str(path)
+
+
+def test_simulate_deals_out_data_without_clients_and_says_what_holds_against_whom(config, tmp_path, call: Caller):
+    answer = call(*SIMULATE, "--clients", "5", "--config", config, "--out", str(tmp_path / "run"))
+    assert answer.code == 0, answer.err
+    for words in (
+        "against the public: epsilon",
+        "against the server: epsilon",
+        "against colluding clients (1): epsilon",
+    ):
+        assert words in answer.out
+    assert load(tmp_path / "run").certificate.events[0].sampling.subsets == 5
+    assert verify(tmp_path / "run").passed
+
+
+def test_simulate_can_answer_in_json(config, tmp_path, call: Caller):
+    answer = call(*SIMULATE, "--clients", "3", "--config", config, "--out", str(tmp_path / "run"), "--json")
+    assert answer.code == 0, answer.err
+    said = json.loads(answer.out)
+    assert [guarantee["viewer"] for guarantee in said["guarantees"]] == ["public", "server", "client"]
+    assert said["epsilon"] <= 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ((*SIMULATE, "--out", "x"), 2, "pass --clients N to deal the records out"),
+        ((*SIMULATE, "--out", "x", "--clients", "0"), 2, "clients: 0 is not a positive whole number"),
+        ((*SIMULATE, "--out", "x", "--clients", "3", "--method", "no-such"), 2, "method: 'no-such' is unknown"),
+        (("federated", "spending", "no-such-folder"), 2, "cannot be read"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, code, words, tmp_path, monkeypatch, call: Caller):
+    monkeypatch.chdir(tmp_path)
+    answer = call(*arguments)
+    assert answer.code == code
+    assert words in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_init_writes_a_federation_and_a_client_can_print_its_spending(config, tmp_path, call: Caller):
+    pytest.importorskip("flwr", reason="the extra [federated] is not installed")
+    options = (
+        "--clients",
+        "3",
+        "--epsilon",
+        "10",
+        "--delta",
+        "1e-5",
+        "--records",
+        "30",
+        "--shape",
+        "8x8",
+        "--classes",
+        "3",
+    )
+    folder = tmp_path / "federation"
+    answer = call("federated", "init", str(folder), *options, "--config", config, "--json")
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out)["clients"] == 3
+    assert sorted(path.name for path in (folder / "clients").iterdir()) == ["client-000", "client-001", "client-002"]
+    answer = call("federated", "spending", str(folder / "clients" / "client-001"), "--json")
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out) | {"most_epsilon": 0} == {
+        "client": 1, "answers": 0, "most_answers": 40, "epsilon": 0.0, "most_epsilon": 0, "delta": 1e-5,
+        "unit": "client", "adjacency": "replace-one", "viewer": "server",
+    }  # fmt: skip
+    again = call("federated", "init", str(folder), *options, "--config", config)
+    assert again.code == 2
+    assert "holds one already" in again.err
+
+
+def test_without_flower_the_way_out_is_named(tmp_path, monkeypatch, call: Caller):
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    answer = call("federated", "demo", "--out", str(tmp_path / "demo"))
+    assert answer.code == 2
+    assert "pip install 'understudy[federated]'" in answer.err
