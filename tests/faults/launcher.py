@@ -27,10 +27,10 @@ import torch._dynamo  # optimizers import it on first use
 
 from understudy.cli import main
 from understudy.methods import dp_merf, gs_wgan  # noqa: F401
-from understudy.privacy import mechanisms
+from understudy.privacy import mechanisms, vote_mechanisms
 from understudy.privacy.accounting import fourier, pld  # noqa: F401
 from understudy.release import grid, model_card  # noqa: F401
-from understudy.training import critic_panel, generator_player, mean_embedding  # noqa: F401
+from understudy.training import critic_panel, generator_player, mean_embedding, teaching  # noqa: F401
 
 
 def _record_use(path: Path) -> None:
@@ -52,6 +52,7 @@ def _record_use(path: Path) -> None:
     wrap(mechanisms.GaussianSum, "release", lambda value: 1)
     wrap(mechanisms.GaussianSum, "release_once", lambda value: 1)
     wrap(mechanisms.GaussianAnswers, "answer", len)
+    wrap(vote_mechanisms.VoteMechanism, "release", len)
 
 
 def _disturb(die_at: int | None, full_at: int | None) -> None:
