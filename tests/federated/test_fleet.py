@@ -304,3 +304,24 @@ def test_more_clients_than_are_enrolled_are_refused(contract):
 def test_removing_a_client_leaves_the_others_where_they_are_or_merely_moves_them_up(data, contract):
     without = data.subset(np.flatnonzero(data.client_ids != 1))
     assert set(slots_of_records(without, contract).tolist()) == {0, 1}
+
+
+def test_answers_by_message_are_those_of_single_queries(data, contract):
+    fleet = SimulatedFleet(data, contract, Home(Randomness(), torch.device("cpu")))
+    fleet.warm_start()
+    asked = some_round(contract)
+    queries, routed = fleet._on_device(asked.queries), asked.routed
+    client, slot = (torch.from_numpy(numbers) for numbers in (routed.client_private, routed.slot_private))
+    expected = fleet._critics.answer(queries, client)
+    found = fleet._critics.answer_messages(queries, client, slot, contract.limits.slots)
+    assert torch.allclose(found, expected, atol=1e-6)
+    nobody = torch.full_like(client, -1)
+    assert not fleet._critics.answer_messages(queries, nobody, slot, contract.limits.slots).any()
+
+
+def test_a_query_beyond_a_limit_is_zero_before_the_noise(data, contract):
+    fleet = SimulatedFleet(data, contract, Home(Randomness(), torch.device("cpu")))
+    asked = some_round(contract)
+    asked.routed.client_private[:5] = -1
+    assert not fleet._rows(asked)[:5].any()
+    assert fleet._rows(asked)[5:].any(dim=1).all()

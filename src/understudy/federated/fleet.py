@@ -25,6 +25,7 @@ from understudy.federated.routing import Routed
 from understudy.privacy.mechanisms import GaussianAnswers
 from understudy.training.critic_panel import CriticGroup, FakePool, Home
 
+_SLOTS_PER_QUERY = 8  # more empty slots than this for each query are not worth filling
 _PATIENCE = 3  # rounds in a row without a single answer before the server gives up
 
 
@@ -95,11 +96,23 @@ class SimulatedFleet:
         pool = self._on_device(asked.pool)
         for _ in range(self.contract.critics.rounds):
             self._critics.train_all(pool)
-        client = torch.from_numpy(asked.routed.client_private).to(self._device)
-        rows_private = self._critics.answer(self._on_device(asked.queries), client.clamp(min=0))
-        rows_private[client < 0] = 0
-        rows_dp = answering.answer(rows_private).value_dp
+        rows_dp = answering.answer(self._rows(asked)).value_dp
         return as_travelled(rows_dp, self.contract)
+
+    def _rows(self, asked: Round) -> Tensor:
+        """Gradients (queries, values), unsanitized, zero beyond a limit; as one message a client where that is quicker.
+
+        Privacy: which way is taken follows from the limits, and every shape too.
+        """
+        limits, queries = self.contract.limits, self._on_device(asked.queries)
+        client = torch.from_numpy(asked.routed.client_private).to(self._device)
+        if limits.clients * limits.slots > _SLOTS_PER_QUERY * limits.queries:
+            rows_private = self._critics.answer(queries, client.clamp(min=0))
+        else:
+            slot = torch.from_numpy(asked.routed.slot_private).to(self._device)
+            rows_private = self._critics.answer_messages(queries, client, slot, limits.slots)
+        rows_private[client < 0] = 0
+        return rows_private
 
     def _on_device(self, images: Images) -> FakePool:
         pool = fake_pool(images)

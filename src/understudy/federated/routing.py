@@ -21,6 +21,7 @@ class Routed:
     """
 
     client_private: Numbers
+    slot_private: Numbers  # the place of each query among those of its client
 
     def queries_of(self, client: int) -> Numbers:
         """The queries that one client is asked, in order."""
@@ -43,9 +44,10 @@ class RoutingDesk:
         """The routing of one round."""
         drawn = uniform_integers(self.limits.queries, self.limits.clients, self._bits)
         allowed = np.minimum(self.limits.slots, self.limits.answers - self.asked_private)
-        chosen = np.where(_rank(drawn, self.limits.clients) < allowed[drawn], drawn, -1)
+        slot = _rank(drawn, self.limits.clients)
+        chosen = np.where(slot < allowed[drawn], drawn, -1)
         self.asked_private += np.bincount(chosen[chosen >= 0], minlength=self.limits.clients)
-        return Routed(chosen)
+        return Routed(chosen, slot)
 
     def state_dict(self) -> dict[str, object]:
         """What a resumed run must know; for the private folder."""

@@ -114,6 +114,27 @@ class CriticGroup:
         """The asked critics' gradients (queries, values), unsanitized, in query order; changes no critic."""
         return self.bank.query(pool.images, pool.labels, routing).flatten(1)
 
+    def answer_messages(self, pool: FakePool, critic: Tensor, slot: Tensor, slots: int) -> Tensor:
+        """The same gradients where every critic gets one message of ``slots`` images; a query without a critic has -1.
+
+        Privacy: as ``answer``; every critic looks at all its slots, empty or not, so no shape depends on the routing.
+        """
+        asked = critic >= 0
+        places = (critic * slots + slot)[asked]
+        images = pool.images.new_zeros(self.subsets * slots, *pool.images.shape[1:])
+        images[places] = pool.images[asked]
+        labels = None
+        if pool.labels is not None:
+            labels = pool.labels.new_zeros(self.subsets * slots)
+            labels[places] = pool.labels[asked]
+            labels = labels.view(self.subsets, slots)
+        slopes = self.bank.input_gradients(
+            slice(0, self.subsets), images.view(self.subsets, slots, *images.shape[1:]), labels
+        )
+        rows = slopes.new_zeros(len(critic), slopes[0, 0].numel())
+        rows[asked] = slopes.flatten(0, 1).flatten(1)[places]
+        return rows
+
 
 class CriticPanel(CriticGroup):
     """The critics of a run in one place: every record was assigned to one of them by an independent, uniform draw."""
