@@ -33,7 +33,10 @@ class VoteMechanism(GaussianMechanism):
     reach: float
 
     def release(self, tally_private: Tensor, *, block: int = 1) -> Sanitized:
-        """Add noise to a tally (queries, ...) of whole numbers; spends one execution for each query first."""
+        """Add noise to a tally (queries, ...) of whole numbers; spends one execution for each query first.
+
+        Privacy: one teacher moves a row by at most ``reach`` (add-remove), so each row is one unsampled Gaussian event.
+        """
         if tally_private.is_floating_point():
             raise InputError(f"votes: a tally of {tally_private.dtype} is not exact; count in whole numbers")
         event = self.account.spend(len(tally_private), block)
