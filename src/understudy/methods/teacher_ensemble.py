@@ -110,8 +110,8 @@ class TeacherMethod(Method):
             epsilon=accounting.certified_epsilon(planned, budget.delta),
             steps=(config.privacy.queries or 1) // config.method.queries_per_step,
             memory_bytes=config.method.teachers.memory_bytes(domain, config.privacy.teachers or 1),
-            seconds=self._seconds(config, domain, speed=1.0),
-            seconds_on_gpu=self._seconds(config, domain, speed=3000.0),
+            seconds=self._seconds(config, domain, speed=0.25),
+            seconds_on_gpu=self._seconds(config, domain, speed=1500.0),
             remarks=_remarks(config),
         )
 
