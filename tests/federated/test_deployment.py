@@ -257,3 +257,20 @@ def test_a_client_without_data_or_with_damaged_terms_says_so(server, tmp_path):
     (tmp_path / "contract.json").write_text('{"kind": "x"}')
     with pytest.raises(InputError, match="ask the operator for the contract"):
         read_contract(tmp_path / "contract.json")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_flowers_own_simulation_trains_the_same_federation(tmp_path):
+    """In a process of its own: the engine keeps processes and global settings."""
+    pytest.importorskip("ray", reason="Flower's simulation engine is not installed: pip install 'flwr[simulation]'")
+    server = set_up(tmp_path)
+    script = "import sys; from pathlib import Path; from understudy.deployment import flower_simulation as f; "
+    script += "f.run_flower_simulation(Path(sys.argv[1]))"
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=250, check=False
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert verify(server / "run").passed
+    answered = [read_spending(tmp_path / "clients" / client_name(client))["answers"] for client in range(CLIENTS)]
+    assert sum(answered) == 48

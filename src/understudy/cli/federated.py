@@ -137,14 +137,23 @@ def init(
 @app.command("server")
 def server(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the federation.")],
+    simulation: Annotated[
+        bool, typer.Option("--simulation", help="Let Flower's simulation run the clients below DIR/clients here.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start the SuperLink and train; run it again to go on where it stopped."""
     _require_flower()
-    from understudy.deployment.operating import run_server
     from understudy.release.release import load
 
-    run = run_server(folder, lambda text: typer.echo(text, err=True))
+    if simulation:
+        from understudy.deployment.flower_simulation import run_flower_simulation
+
+        run = run_flower_simulation(folder)
+    else:
+        from understudy.deployment.operating import run_server
+
+        run = run_server(folder, lambda text: typer.echo(text, err=True))
     _tell(load(run), run, as_json)
 
 

@@ -184,6 +184,11 @@ def wait_for_outcome(server: Path, superlink: subprocess.Popen[bytes]) -> None:
         if superlink.poll() is not None:
             raise CheckError("superlink: it ended before the run did; see its log file and start the server again")
         time.sleep(0.5)
+    raise_failure(server)
+
+
+def raise_failure(server: Path) -> None:
+    """Raise what the ServerApp left as its outcome, unless it is done."""
     outcome = read_json(server / OUTCOME, "outcome")
     if not outcome.get("done"):
         error = CheckError(str(outcome.get("error")))

@@ -4,7 +4,7 @@ D. Chen, T. Orekondy, M. Fritz, "GS-WGAN: A Gradient-Sanitized Approach for Lear
 NeurIPS 2020, Algorithm 2. Symbols: K clients with one critic each, C the clip bound. The unit of privacy is a whole
 client.
 
-What differs from the published algorithm, so that each viewer's epsilon is true (proof: docs/privacy.md):
+What differs from the published algorithm, so that each viewer's epsilon is true (proof: docs/federated.md):
 
 1. training goes in rounds. In each, *every* enrolled client gets one message: a public pool of generated images to
    train its critic on, and the query images that were routed to it, padded to a fixed number of slots;

@@ -3,7 +3,7 @@
 The ledger of a federated run holds one kind of event: a query routed secretly over all enrolled clients. That is what
 the public sees. A server knows whom it asks, so for it a client's answers are plain Gaussians, at most as many as the
 client gives. Clients that collude know which queries came to themselves, so for them the rest was routed over the
-others. The proofs are in docs/privacy.md.
+others. The proofs are in docs/federated.md.
 """
 
 from __future__ import annotations
