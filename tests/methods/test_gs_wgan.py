@@ -14,6 +14,7 @@ from understudy.methods.registry import get_method
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness import Randomness
+from understudy.training.anchor import Anchor
 from understudy.training.critic_panel import CriticPanel, FakePool
 from understudy.training.generator_player import GeneratorPlayer
 from understudy.training.mean_embedding import distance
@@ -188,12 +189,16 @@ def test_raw_values_outside_the_range_are_pulled_back_and_the_gradient_passes_th
     assert any(not torch.equal(old, new) for old, new in zip(before, player.live.parameters(), strict=True))
 
 
+def release_anchor(run):
+    return Anchor.release(run, run.plan.config.method.embedding, run.plan.events[1])
+
+
 class TestAnchor:
     """A released embedding is where the generator starts, what it is held to, and its law of labels."""
 
     def player(self, folder, **settings):
         run = make_run(folder, **settings)
-        anchor = gs_wgan._release_anchor(run, run.plan.config)
+        anchor = release_anchor(run)
         return run, GeneratorPlayer(run, run.plan.config.method.generator, anchor)
 
     def test_moving_images_against_the_slopes_brings_their_means_closer(self, tmp_path):
@@ -227,7 +232,7 @@ class TestAnchor:
 
     def test_asking_for_the_anchor_again_costs_nothing_and_gives_the_same(self, tmp_path):
         run, player = self.player(tmp_path / "run")
-        again = gs_wgan._release_anchor(run, run.plan.config)
+        again = release_anchor(run)
         assert torch.equal(again.means.means_dp, player.anchor.means.means_dp)
         assert run.ledger.account(run.plan.events[1]).reserved == 1
 

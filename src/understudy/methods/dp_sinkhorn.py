@@ -49,17 +49,18 @@ if TYPE_CHECKING:
 
     from understudy.models.generator import Generator
     from understudy.privacy import mechanisms
-    from understudy.training import generator_player, mean_embedding, sinkhorn, states
+    from understudy.training import anchor as anchors
+    from understudy.training import generator_player, sinkhorn, states
     from understudy.training.run import Run
 else:
+    anchors = LazyModule("understudy.training.anchor")
     generator_player = LazyModule("understudy.training.generator_player")
-    mean_embedding = LazyModule("understudy.training.mean_embedding")
     mechanisms = LazyModule("understudy.privacy.mechanisms")
     sinkhorn = LazyModule("understudy.training.sinkhorn")
     states = LazyModule("understudy.training.states")
 
 _PURPOSE = "transport gradients"
-_REALS_IN_CELL = 10  # expected, where the number of cells is not given
+_REALS_IN_CELL = 3  # expected, where the number of cells is not given: many small cells say more than few large ones
 _POOL = 512  # generated images for progress
 _REPORTS = 100
 _RESERVATIONS = 200  # the ledger is written about so often in a run
@@ -95,7 +96,7 @@ class DpSinkhornConfig(MethodConfig):
 # The generator learns from transport alone, as in the paper.
 _RANDOM_START: dict[str, Any] = {
     "privacy": {"embedding_share": 0.0},
-    "method": {"generator": {"learning_rate": 5e-4}},
+    "method": {"generator": {"learning_rate": 1e-3}},
 }
 # One batch, one plan and one clip for all classes, as in the paper.
 _JOINT = {
@@ -103,7 +104,7 @@ _JOINT = {
     "method": {**_RANDOM_START["method"], "transport": {"cells": 1, "images": 200, "label_cost": 0.5}},
 }
 # The fit to the embedding in larger batches: a minute on a graphics card, an hour without one.
-_GPU = {"method": {"embedding": {"steps": 4000, "batch": 1000}}}
+_GPU = {"method": {"embedding": {"steps": 4000, "batch": 1000}}, "runtime": {"precision": "bf16"}}
 
 
 class DpSinkhorn(Method):
@@ -142,7 +143,9 @@ class DpSinkhorn(Method):
     def train(self, run: Run) -> Generator:
         """T steps: generate, match with a batch, clip and noise the gradient, let the generator follow it."""
         config = _config(run)
-        anchor = _release_anchor(run, config) if config.privacy.embedding_share else None
+        anchor = None
+        if config.privacy.embedding_share:
+            anchor = anchors.Anchor.release(run, config.method.embedding, run.plan.events[1])
         player = generator_player.GeneratorPlayer(run, config.method.generator, anchor)
         progress = states.Resumable(run, player.average, player.parts())
         if anchor and not progress.resumed:
@@ -176,11 +179,6 @@ def _report(run: Run, step: int, player: generator_player.GeneratorPlayer, block
     run.diagnose(step, gradient_norm_before=float(norms.mean()), clipped=clipped)
 
 
-def _release_anchor(run: Run, config: DpSinkhornConfig) -> generator_player.Anchor:
-    embedding = mean_embedding.Embedding.of_run(run, config.method.embedding)
-    return generator_player.Anchor(embedding, mean_embedding.release_means(run, embedding, run.plan.events[1]))
-
-
 def _step_event(config: DpSinkhornConfig, domain: Domain, noise_multiplier: float) -> Event:
     return Event(
         noise_multiplier=noise_multiplier,
@@ -197,7 +195,7 @@ def _decided(config: DpSinkhornConfig, domain: Domain) -> DpSinkhornConfig:
     small = domain.shape[1] * domain.shape[2] <= SMALL_IMAGE
     batch = config.privacy.batch or max(1, min(600, domain.nominal_records // 20))
     sampling_rate(batch, domain.nominal_records)  # refuses a batch above the declared number of records
-    steps = config.privacy.steps or (600 if small else 4000)
+    steps = config.privacy.steps or (1500 if small else 4000)
     groups = 1 if transport.label_cost else domain.classes or 1
     cells = transport.cells or max(1, batch // (groups * _REALS_IN_CELL))
     generator = method.generator.decided(16 if small else 64, from_embedding=config.privacy.embedding_share > 0)

@@ -34,16 +34,15 @@ from understudy.training.step_schedule import ScheduleSettings, StepSchedule
 if TYPE_CHECKING:
     from understudy.models import dpgan_discriminator as discriminators
     from understudy.models import generator as generators
-    from understudy.training import gan_watch, generator_steps, mean_embedding, private_step, states
+    from understudy.training import anchor as anchors
+    from understudy.training import gan_watch, generator_steps, private_step, states
     from understudy.training.run import Run
-
-    Anchor = tuple[mean_embedding.Embedding, mean_embedding.NoisyMeans]
 else:
+    anchors = LazyModule("understudy.training.anchor")
     discriminators = LazyModule("understudy.models.dpgan_discriminator")
     gan_watch = LazyModule("understudy.training.gan_watch")
     generators = LazyModule("understudy.models.generator")
     generator_steps = LazyModule("understudy.training.generator_steps")
-    mean_embedding = LazyModule("understudy.training.mean_embedding")
     private_step = LazyModule("understudy.training.private_step")
     states = LazyModule("understudy.training.states")
 
@@ -143,7 +142,7 @@ class DpGan(Method):
         parts = {**player.parts(), **step_of.parts(), "schedule": schedule}
         progress = states.Resumable(run, player.released, parts)
         if anchor and not progress.resumed:
-            player.fit_anchor(config.method.embedding)
+            player.fit_anchor(run, config.method.embedding)
         watch = gan_watch.GanWatch(run, player, step_of, schedule)
         for step in progress.steps(run.plan.steps):
             if step_of.remaining == 0:
@@ -223,12 +222,11 @@ def _decided_embedding(config: DpGanConfig, domain: Domain, events: tuple[Event,
     )
 
 
-def _release_anchor(run: Run, config: DpGanConfig) -> Anchor | None:
+def _release_anchor(run: Run, config: DpGanConfig) -> anchors.Anchor | None:
     """The noisy embedding that the generator starts from and stays close to; released once, also in a resumed run."""
     if not config.privacy.embedding_share:
         return None
-    embedding = mean_embedding.Embedding.of_run(run, config.method.embedding)
-    return embedding, mean_embedding.release_means(run, embedding, run.plan.events[1])
+    return anchors.Anchor.release(run, config.method.embedding, run.plan.events[1])
 
 
 def _step_settings(config: DpGanConfig, event: Event | None) -> private_step.StepSettings:
@@ -238,7 +236,7 @@ def _step_settings(config: DpGanConfig, event: Event | None) -> private_step.Ste
     )
 
 
-def _network(config: DpGanConfig, domain: Domain, anchor: Anchor | None) -> generators.GeneratorConfig:
+def _network(config: DpGanConfig, domain: Domain, anchor: anchors.Anchor | None) -> generators.GeneratorConfig:
     """The generator; its law of labels is uniform, or the noisy class sizes where an embedding told them."""
     return generators.GeneratorConfig(
         kind="dpgan",
@@ -246,7 +244,7 @@ def _network(config: DpGanConfig, domain: Domain, anchor: Anchor | None) -> gene
         classes=domain.classes,
         latent=config.method.latent or 128,
         width=config.method.width or 64,
-        label_weights=anchor[1].label_weights() if anchor and domain.labelled else None,
+        label_weights=anchor.label_weights(domain) if anchor else None,
     )
 
 

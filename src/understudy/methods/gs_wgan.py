@@ -47,15 +47,16 @@ if TYPE_CHECKING:
 
     from understudy.models.generator import Generator
     from understudy.privacy import mechanisms
-    from understudy.training import critic_panel, generator_player, mean_embedding, states
+    from understudy.training import anchor as anchors
+    from understudy.training import critic_panel, generator_player, states
     from understudy.training.critic_panel import CriticPanel
     from understudy.training.generator_player import Drawn, GeneratorPlayer
     from understudy.training.run import Run
 else:
+    anchors = LazyModule("understudy.training.anchor")
     torch = LazyModule("torch")
     critic_panel = LazyModule("understudy.training.critic_panel")
     generator_player = LazyModule("understudy.training.generator_player")
-    mean_embedding = LazyModule("understudy.training.mean_embedding")
     mechanisms = LazyModule("understudy.privacy.mechanisms")
     states = LazyModule("understudy.training.states")
 
@@ -158,7 +159,9 @@ class GsWgan(Method):
     def train(self, run: Run) -> Generator:
         """Algorithm 1: warm start, then T steps of public critic training and B sanitized answers each."""
         config = _config(run)
-        anchor = _release_anchor(run, config) if config.privacy.embedding_share else None
+        anchor = None
+        if config.privacy.embedding_share:
+            anchor = anchors.Anchor.release(run, config.method.embedding, run.plan.events[1])
         player = generator_player.GeneratorPlayer(run, config.method.generator, anchor)
         progress = states.Resumable(run, player.average, player.parts())
         if anchor and not progress.resumed:
@@ -211,11 +214,6 @@ def _paper_turn(player: GeneratorPlayer, panel: CriticPanel, settings: GsWganSet
 
 def _answering(run: Run, config: GsWganConfig) -> mechanisms.GaussianAnswers:
     return mechanisms.GaussianAnswers(run.ledger, run.randomness, clip=config.privacy.clip, event=run.plan.events[0])
-
-
-def _release_anchor(run: Run, config: GsWganConfig) -> generator_player.Anchor:
-    embedding = mean_embedding.Embedding.of_run(run, config.method.embedding)
-    return generator_player.Anchor(embedding, mean_embedding.release_means(run, embedding, run.plan.events[1]))
 
 
 def _report(run: Run, step: int, player: GeneratorPlayer, rows_private: Tensor) -> None:

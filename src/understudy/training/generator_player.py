@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from understudy.data.domain import Domain
 from understudy.errors import CheckError
 from understudy.models.generator import Generator, GeneratorConfig, build_generator
-from understudy.training import mean_embedding
+from understudy.training.anchor import Anchor
 from understudy.training.critic_panel import FakePool
-from understudy.training.mean_embedding import Embedding, Fit, NoisyMeans
 from understudy.training.run import Run
 from understudy.training.settings import EmbeddingSettings, GeneratorSettings
 from understudy.training.states import Stateful
@@ -27,19 +26,6 @@ from understudy.training.states import Stateful
 _BLANK_CONTRAST = 0.03  # mean deviation of the pixels of one image, and of one pixel over images
 _BLANK_CHECKS = 5
 _CRITICS_ADVICE = "raise method.critics.warm_iterations or use fewer privacy.subsets"
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """A released embedding: what the generator starts from and stays close to. Public, since it is released."""
-
-    embedding: Embedding
-    means: NoisyMeans
-
-    def slopes(self, images: Tensor, labels: Tensor | None) -> Tensor:
-        """The pull of the embedding on each image."""
-        labels = torch.zeros(len(images), dtype=torch.long, device=images.device) if labels is None else labels
-        return mean_embedding.slopes(images, labels, self.embedding, self.means)
 
 
 @dataclass(frozen=True)
@@ -81,8 +67,7 @@ class GeneratorPlayer:
     def fit_anchor(self, run: Run, settings: EmbeddingSettings) -> None:
         """Fit the generator to the released embedding before the first query."""
         assert self.anchor is not None, "only where an embedding was released"
-        fit = Fit(self.live, self.anchor.embedding, self.anchor.means, settings)
-        mean_embedding.fit_start(run, fit, self._random)
+        self.anchor.fit(run, self.live, settings, self._random)
         self._copy_weights(self.average, 0.0)
 
     def pool(self, count: int) -> FakePool:
@@ -152,7 +137,7 @@ def _network(settings: GeneratorSettings, domain: Domain, anchor: Anchor | None)
         width=settings.width,
         output=settings.output,
         spectral_norm=settings.spectral_norm and settings.kind == "resnet",
-        label_weights=anchor.means.label_weights() if anchor and domain.labelled else None,
+        label_weights=anchor.label_weights(domain) if anchor else None,
     )
 
 

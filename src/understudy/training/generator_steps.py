@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from understudy.models.generator import GeneratorConfig, build_generator
 from understudy.training.adversary_settings import AdversarySettings
-from understudy.training.mean_embedding import Embedding, Fit, NoisyMeans, distance
+from understudy.training.anchor import Anchor
 from understudy.training.run import Run
 from understudy.training.settings import EmbeddingSettings
 from understudy.training.states import Stateful
@@ -31,7 +31,7 @@ class GeneratorSteps:
         network: GeneratorConfig,
         settings: AdversarySettings,
         batch: int,
-        anchor: tuple[Embedding, NoisyMeans] | None = None,
+        anchor: Anchor | None = None,
     ) -> None:
         self._settings, self._batch, self._anchor = settings, batch, anchor
         self._random = run.randomness.generator(run.device)
@@ -47,12 +47,10 @@ class GeneratorSteps:
         kept: dict[str, Stateful] = {"generator_optimizer": self._optimizer}
         return kept if self.released is self.live else {**kept, "live": self.live}
 
-    def fit_anchor(self, settings: EmbeddingSettings) -> None:
+    def fit_anchor(self, run: Run, settings: EmbeddingSettings) -> None:
         """Fit the generator to the released embedding before the first step."""
         assert self._anchor is not None, "only where an embedding was released"
-        fit = Fit(self.live, *self._anchor, settings)
-        for _ in range(settings.steps):
-            fit.step(self._random)
+        self._anchor.fit(run, self.live, settings, self._random)
         self.released.load_state_dict(self.live.state_dict())
 
     def step(self, discriminator: nn.Module, number: int) -> tuple[Tensor, Tensor]:
@@ -66,7 +64,7 @@ class GeneratorSteps:
         loss = functional.softplus(-logits).mean()
         total = loss
         if self._anchor is not None and self._settings.embedding_pull:
-            total = loss + self._settings.embedding_pull * distance(images.float(), labels, *self._anchor)
+            total = loss + self._settings.embedding_pull * self._anchor.distance(images.float(), labels)
         weights = list(self.live.parameters())
         for weight, slope in zip(weights, torch.autograd.grad(total, weights), strict=True):
             weight.grad = slope

@@ -29,7 +29,6 @@ from understudy.training.run import Run
 from understudy.training.settings import EmbeddingSettings
 from understudy.training.states import Stateful
 
-_REPORTS_OF_START = 50
 _REPORTS = 100
 
 
@@ -200,14 +199,6 @@ class Fit:
         self.optimizer.step()
         self.schedule.step()
         return loss.detach()
-
-
-def fit_start(run: Run, fit: Fit, random: torch.Generator) -> None:
-    """Fit a generator as the start of a longer training, with progress; a stopped run fits it again when resumed."""
-    for step in range(fit.settings.steps):
-        loss = fit.step(random)
-        if step % max(1, fit.settings.steps // _REPORTS_OF_START) == 0:
-            run.prepare(embedding_fitted=step / fit.settings.steps, embedding_loss=float(loss))
 
 
 def report_fit(run: Run, step: int, steps: int, loss: Tensor) -> None:

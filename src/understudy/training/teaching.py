@@ -8,10 +8,10 @@ from typing import Protocol
 from understudy.errors import CheckError
 from understudy.models.generator import Generator
 from understudy.privacy.events import Event
-from understudy.training import mean_embedding
-from understudy.training.generator_player import Anchor, GeneratorPlayer
+from understudy.training.anchor import Anchor
+from understudy.training.generator_player import GeneratorPlayer
 from understudy.training.run import Run
-from understudy.training.settings import CriticSettings, EmbeddingSettings
+from understudy.training.settings import CriticSettings
 from understudy.training.states import Resumable, Stateful
 from understudy.training.teacher_panel import TeacherPanel
 from understudy.training.teaching_settings import TeachingSettings
@@ -49,7 +49,7 @@ def teach(run: Run, lesson: Lesson, settings: TeachingSettings, teachers: int, e
     Privacy: teachers train on generated images and a public schedule, all of them vote on every query, and the
     generator sees sanitized votes only. Teachers are never written to disk: a resumed run grows them again.
     """
-    anchor = None if embedding is None else _release_anchor(run, settings.embedding, embedding)
+    anchor = None if embedding is None else Anchor.release(run, settings.embedding, embedding)
     player = GeneratorPlayer(run, settings.generator, anchor)
     progress = Resumable(run, player.average, player.parts() | lesson.parts())
     if anchor and not progress.resumed:
@@ -97,8 +97,3 @@ def _grown_panel(
     else:
         panel.warm_start()
     return panel
-
-
-def _release_anchor(run: Run, settings: EmbeddingSettings, event: Event) -> Anchor:
-    embedding = mean_embedding.Embedding.of_run(run, settings)
-    return Anchor(embedding, mean_embedding.release_means(run, embedding, event))
