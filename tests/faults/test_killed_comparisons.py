@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from understudy.errors import InputError
 from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify
+from understudy.training.run import locked
 
 from ..helpers import read_lines
 from .conftest import Launcher
@@ -88,3 +90,28 @@ def test_a_method_that_was_killed_half_way_is_resumed_and_not_started_again(
     assert outcome.code == 0, outcome.stderr
     assert min(line["step"] for line in read_lines(folder / "progress.jsonl")) > reached
     assert_complete(tmp_path / "all")
+
+
+def test_methods_in_processes_of_their_own_end_with_the_one_that_started_them(
+    launcher: Launcher, command: list[str], tmp_path: Path
+):
+    long = [part.replace("dp-merf:method.steps=4", "dp-merf:method.steps=1000000") for part in command]
+    long[long.index("--jobs") + 1] = "2"
+    pid = launcher.start(long, tmp_path / "files")
+    run = tmp_path / "all" / "runs" / "dp-merf"
+    deadline = time.monotonic() + 120
+    while not (run / "progress.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (run / "progress.jsonl").exists()
+    with pytest.raises(InputError, match="another process is working"), locked(run):
+        pass
+    os.kill(pid, signal.SIGKILL)
+    assert launcher.wait(pid, tmp_path / "files").code == -signal.SIGKILL
+    free, deadline = False, time.monotonic() + 60
+    while not free and time.monotonic() < deadline:
+        try:
+            with locked(run):
+                free = True
+        except InputError:
+            time.sleep(0.05)
+    assert free, "the process of the method lives on"
