@@ -61,7 +61,7 @@ def test_an_embedding_takes_its_share_and_the_steps_the_rest():
 def test_cells_are_decided_from_public_numbers_and_cost_nothing():
     few, many = (plan_of(method={"transport": {"cells": cells}}, privacy={"steps": 50}) for cells in (1, 9))
     assert few.events == many.events
-    assert plan_of(privacy={"steps": 50}).config.method.transport.cells == 6  # 600 of 10 classes, ten in a cell
+    assert plan_of(privacy={"steps": 50}).config.method.transport.cells == 20  # 600 of 10 classes, three in a cell
     one_block = plan_of(preset="joint", privacy={"steps": 50})
     assert (one_block.config.method.transport.cells, len(one_block.events)) == (1, 1)
 

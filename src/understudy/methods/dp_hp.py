@@ -43,7 +43,7 @@ else:
 class DpHpSettings(HermiteSettings):
     """The features, the fit and the generator; none of it changes epsilon."""
 
-    steps: Count = 2000
+    steps: Count = 1000
     batch: Count = 300
     learning_rate: Positive = 1e-3
     latent: Count = 16

@@ -18,7 +18,7 @@ class TransportSettings(BaseModel):
 
     model_config = _FROZEN
     cells: Count | None = None  # of each class (of the whole batch where labels only cost)
-    images: Annotated[int, Field(ge=2)] = 10  # generated in each cell
+    images: Annotated[int, Field(ge=2)] = 5  # generated in each cell
     regularisation: Positive = 0.02  # of the plan's entropy; costs are mean squares of pixel differences
     iterations: Count = 30
     label_cost: Positive | None = None  # for images of different classes; None: never matched
