@@ -52,6 +52,7 @@ def _record_use(path: Path) -> None:
     wrap(mechanisms.GaussianSum, "release", lambda value: 1)
     wrap(mechanisms.GaussianSum, "release_once", lambda value: 1)
     wrap(mechanisms.GaussianAnswers, "answer", len)
+    wrap(mechanisms.GaussianBlocks, "answer", lambda value: 1)
     wrap(vote_mechanisms.VoteMechanism, "release", len)
 
 
