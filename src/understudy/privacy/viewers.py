@@ -65,9 +65,10 @@ def limits_delta(limits: ClientLimits, epsilon: float) -> float:
     Privacy: with and without the limits the run is the same unless one is reached, and whether one is reached depends
     on the secret routing alone. So both laws of a neighbouring pair move by at most that chance (in total variation).
     """
-    if epsilon > 700:
-        return math.inf
-    return (1 + math.exp(epsilon)) * limit_chance(limits)
+    chance = limit_chance(limits)
+    if chance == 0:
+        return 0.0
+    return (1 + math.exp(epsilon)) * chance if epsilon < 700 else math.inf
 
 
 def limit_chance(limits: ClientLimits) -> float:

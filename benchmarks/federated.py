@@ -1,0 +1,150 @@
+"""Federated EMNIST and MNIST by writer: sample quality, both epsilons and bytes a step; and the debugging task.
+
+    python benchmarks/federated.py quality gs-wgan-federated --data femnist
+    python benchmarks/federated.py quality fedavg-gan --data mnist-writers --writers mnist_writers.npz
+    python benchmarks/federated.py debug --data femnist
+    python benchmarks/federated.py quality --set privacy.noise_multiplier=3 --variant noise3
+
+``quality`` trains on all clients with at least 100 images (FEMNIST: 359 writers, 36 classes; the paper has 866 writers,
+chosen by a classifier that is not published) and compares with images of the same writers that were held out. ``debug``
+inverts the pixels of half of the clients, trains one generator on suspects (all clients with the bug and a fifth as
+many without) and one on the others, and says by how much their generated images differ in brightness: that figure
+is made from generated images alone, so it is as private as they are. Results go to ``benchmarks/results``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import understudy as us
+from record import command_line, current_commit, device_name
+from understudy.data.clients import with_clients
+from understudy.data.options import source_options
+from understudy.devices import choose_device
+from understudy.evaluate.evaluation import EvaluationConfig, evaluate
+from understudy.methods.configuration import apply_settings
+
+_LEAST_IMAGES = 100
+
+
+def main() -> None:
+    options = parse()
+    train, test = load(options)
+    if options.clients:
+        train = some_clients(train, np.unique(train.client_ids)[: options.clients], options.clients)
+    row = quality(options, train, test) if options.task == "quality" else debug(options, train)
+    row |= {"command": command_line(leave_out=("--results", "--weights", "--writers")), "commit": current_commit()}
+    row["device"] = device_name(choose_device(options.device))
+    target(options, "json").write_text(json.dumps(row, indent=1) + "\n")
+    print(json.dumps({key: value for key, value in row.items() if key != "certificate"}, indent=1))
+
+
+def load(options: argparse.Namespace) -> tuple[us.ImageDataset, us.ImageDataset]:
+    """Training and held-out images with their writers."""
+    if options.data == "femnist":
+        declared = source_options(min_images=_LEAST_IMAGES)
+        return tuple(us.load("femnist", split=split, classes=36, options=declared) for split in ("train", "test"))
+    train, test = us.load("mnist"), us.load("mnist", split="test")
+    writers = np.load(options.writers, allow_pickle=False)["writer_train"].astype(np.int64)
+    owned = us.ImageDataset(train.name, train.domain, train.images, train.labels, writers)
+    return with_clients(owned, 539), test
+
+
+def quality(options: argparse.Namespace, train: us.ImageDataset, test: us.ImageDataset) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        release, seconds, steps = run(options, train, Path(folder) / "run")
+        shutil.copy(Path(folder) / "run" / "release" / "samples.png", target(options, "png"))
+    images, labels = release.sample(options.samples)
+    config = EvaluationConfig(device=options.device, weights=options.weights, precision="tf32", real_data_private=False)
+    pairs = ((train.images, train.labels), (test.images, test.labels))
+    figures = evaluate(images[:, None], labels, *pairs, options.metrics.split(","), config).as_dict()
+    names = ("fid", "cnn_accuracy", "inception_score")
+    certificate = json.loads(release.certificate.to_json())
+    return {
+        "method": options.method,
+        "dataset": options.data,
+        "epsilon": release.certificate.headline.epsilon,
+        "delta": release.certificate.headline.delta,
+        "epsilon_by_viewer": {claim["viewer"]: claim["epsilon"] for claim in certificate["guarantees"]},
+        **{name: figures[name] for name in names},
+        "bytes_per_step": steps["bytes_per_step"],
+        "train_seconds": round(seconds, 1),
+        "certificate": certificate,
+    }
+
+
+def debug(options: argparse.Namespace, train: us.ImageDataset) -> dict[str, Any]:
+    """Two generators, and the brightness of what they draw."""
+    writers = np.random.default_rng(0).permutation(np.unique(train.client_ids))
+    broken, healthy = np.split(writers, [len(writers) // 2])
+    images = np.where(np.isin(train.client_ids, broken)[:, None, None, None], 255 - train.images, train.images)
+    train = us.ImageDataset(train.name, train.domain, images, train.labels, train.client_ids)
+    mixed = len(broken) // 5
+    groups = {"suspects": np.concatenate([broken, healthy[:mixed]]), "others": healthy[mixed:]}
+    row: dict[str, Any] = {"method": options.method, "dataset": options.data, "task": "inverted pixels"}
+    for name, members in groups.items():
+        with tempfile.TemporaryDirectory() as folder:
+            own = some_clients(train, members, len(members))
+            release, seconds, _ = run(options, own, Path(folder) / "run")
+            shutil.copy(Path(folder) / "run" / "release" / "samples.png", target(options, "png", name))
+        drawn, _ = release.sample(2000)
+        row[name] = {
+            "clients": len(members),
+            "epsilon": release.certificate.headline.epsilon,
+            "brightness_of_generated_images": round(float(drawn.mean()) / 255, 4),
+            "train_seconds": round(seconds, 1),
+        }
+    return row
+
+
+def some_clients(data: us.ImageDataset, members: np.ndarray, enrolled: int) -> us.ImageDataset:
+    return with_clients(data.subset(np.flatnonzero(np.isin(data.client_ids, members))), enrolled)
+
+
+def run(options: argparse.Namespace, data: us.ImageDataset, folder: Path) -> tuple[us.Release, float, dict[str, Any]]:
+    started = time.perf_counter()
+    config = apply_settings({"runtime": {"device": options.device}}, options.settings)
+    given = replace(us.TrainOptions(), config=config, preset=options.preset)
+    release = us.train(options.method, data, us.Budget(options.epsilon, options.delta), folder, given)
+    last = json.loads((folder / "progress.jsonl").read_text().splitlines()[-1])
+    return release, time.perf_counter() - started, last
+
+
+def target(options: argparse.Namespace, suffix: str, part: str = "") -> Path:
+    options.results.mkdir(parents=True, exist_ok=True)
+    task = "-inverted" if options.task == "debug" else ""
+    ending = f"{task}{f'-{options.variant}' if options.variant else ''}{f'-{part}' if part else ''}"
+    return options.results / f"{options.method}-{options.data}-eps{options.epsilon:g}{ending}.{suffix}"
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=("quality", "debug"))
+    parser.add_argument("method", nargs="?", default="gs-wgan-federated", choices=("gs-wgan-federated", "fedavg-gan"))
+    parser.add_argument("--data", default="femnist", choices=("femnist", "mnist-writers"))
+    parser.add_argument("--writers", type=Path, help="for mnist-writers: archive with the array writer_train")
+    parser.add_argument("--clients", type=int, help="take only the first so many clients")
+    parser.add_argument("--epsilon", type=float, default=10.0)
+    parser.add_argument("--delta", type=float, default=1.15e-3)
+    parser.add_argument("--set", dest="settings", action="append", default=[], help="group.key=value")
+    parser.add_argument("--preset")
+    parser.add_argument("--metrics", default="fid,is")
+    parser.add_argument("--samples", type=int, default=60_000)
+    parser.add_argument("--variant", default="", help="added to the file names")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--weights", type=Path, help="Inception weights; searched for where not given")
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
