@@ -60,6 +60,15 @@ def test_bad_input_is_one_sentence(arguments, code, words, tmp_path, monkeypatch
     assert answer.err.count("\n") == 1
 
 
+def test_a_federation_can_be_planned_without_data(config, call: Caller):
+    arguments = ("plan", "gs-wgan-federated", "--records", "30", "--shape", "8x8", "--classes", "3", "--config", config)
+    answer = call(*arguments, "--epsilon", "10", "--delta", "1e-5", "--clients", "3")
+    assert answer.code == 0, answer.err
+    assert "bytes to and from each client" in answer.out
+    assert "nominal_clients: 3" in answer.out
+    assert "declare nominal_clients" in call.refused(*arguments, "--epsilon", "10", "--delta", "1e-5")
+
+
 def test_init_writes_a_federation_and_a_client_can_print_its_spending(config, tmp_path, call: Caller):
     pytest.importorskip("flwr", reason="the extra [federated] is not installed")
     options = (

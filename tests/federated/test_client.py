@@ -171,6 +171,25 @@ def test_answers_have_one_length_whatever_was_asked_and_whoever_holds_what(data,
     assert sizes == {messages.answer_bytes(contract)}
 
 
+def test_a_client_does_the_same_work_whatever_it_is_asked(data, contract, tmp_path, monkeypatch):
+    """Training steps and images looked at follow from the contract, so the time of an answer tells nothing."""
+
+    def work(count: int) -> list[tuple[str, int]]:
+        client, done = make_client(tmp_path / str(count), contract, data), []
+        train, look = client._critic.train, client._critic.answer
+        watched = {
+            "train": lambda critics, pool: done.append(("train", len(pool.images))) or train(critics, pool),
+            "answer": lambda pool, routing: done.append(("look", len(routing))) or look(pool, routing),
+        }
+        for name, function in watched.items():
+            monkeypatch.setattr(client._critic, name, function)
+        client.answer(question(contract, count=count))
+        return done
+
+    expected = [("train", contract.pool), ("look", contract.limits.slots)]
+    assert work(0) == work(1) == work(contract.limits.slots) == expected
+
+
 def test_rows_that_nobody_asked_for_are_noise_alone_and_cost_nothing(data, tmp_path):
     """With hardly any noise what is left of a row is its gradient: an asked row shows one, a padding row does not."""
     quiet = tiny_contract(data, privacy={"noise_multiplier": 10.0}).model_copy(

@@ -206,6 +206,8 @@ def test_real_processes_train_and_shut_out_strangers_plain_text_and_wrong_certif
     assert read_spending(tmp_path / "clients" / client_name(0))["answers"] > 0
     assert read_spending(tmp_path / "clients" / client_name(2))["answers"] == 0
     assert all(process.poll() is not None for process in started._running)
+    unpacked = [path for home in (tmp_path / "clients").iterdir() for path in (home / "flower").rglob("*.*")]
+    assert not [path for path in unpacked if path.suffix in (".py", ".toml", ".fab")], "nothing shipped is unpacked"
 
 
 def test_a_superlink_that_cannot_listen_is_one_sentence(tmp_path):

@@ -112,6 +112,17 @@ def test_a_node_that_is_gone_is_not_waited_for(contract, folders):
     assert sorted(client for client, _ in FlowerTransport(grid, NODES, 60).exchange(asked)) == [0, 2]
 
 
+def test_a_node_that_joins_late_is_asked_from_then_on(contract, folders):
+    grid, late = grid_of(folders), NODES[1]
+    context = grid._contexts.pop(late)
+    transport = FlowerTransport(grid, NODES, 60)
+    asked = {client: question(contract, client=client) for client in range(CLIENTS)}
+    assert sorted(client for client, _ in transport.exchange(asked)) == [0, 2]
+    grid._contexts[late] = context
+    asked = {client: question(contract, client=client, number=1) for client in range(CLIENTS)}
+    assert sorted(client for client, _ in transport.exchange(asked)) == [0, 1, 2]
+
+
 def test_a_node_that_never_answers_is_given_up_at_the_deadline(contract, folders):
     class Hanging(InProcessGrid):
         def pull_messages(self, message_ids):

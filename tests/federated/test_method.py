@@ -129,7 +129,10 @@ def test_it_reports_public_values_only(finished):
 
 
 def test_its_model_card_speaks_of_clients(finished):
-    assert "one client with all its images" in (finished / "release" / "README.md").read_text()
+    card = (finished / "release" / "README.md").read_text()
+    assert "one client with all its images" in card
+    assert "Against the server that ran the training another figure holds: epsilon" in card
+    assert "Against a coalition of 1 of the clients another figure holds: epsilon" in card
 
 
 def test_an_interrupted_simulation_can_be_resumed(tmp_path):

@@ -30,6 +30,9 @@ def command(
     delta: Annotated[float | None, typer.Option("--delta", help="Privacy budget: delta.")] = None,
     classes: Annotated[int, typer.Option("--classes", help="Number of classes; 0: unlabelled.")] = 10,
     shape: Annotated[str, typer.Option("--shape", help="Channels x height x width.")] = "1x28x28",
+    clients: Annotated[
+        int | None, typer.Option("--clients", help="Enrolled clients, for the federated methods.")
+    ] = None,
     preset: Preset = None,
     config: ConfigFile = None,
     settings: Settings = None,
@@ -43,7 +46,9 @@ def command(
     implementation = get_method(method)
     budget = parse_budget(implementation, epsilon, delta)
     channels, height, width = parse_shape(shape)
-    domain = declare_domain(shape=(channels or 1, height, width), classes=classes or None, nominal_records=records)
+    domain = declare_domain(
+        shape=(channels or 1, height, width), classes=classes or None, nominal_records=records, nominal_clients=clients
+    )
     values = configure(implementation, read_settings(config, settings), preset)
     result = implementation.plan(values, domain, budget)
     if as_json:

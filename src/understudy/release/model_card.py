@@ -9,6 +9,7 @@ from understudy.privacy.randomness import OS_ENTROPY
 from understudy.release.meaning import attack_bound, claim, event_in_words, in_words
 
 if TYPE_CHECKING:
+    from understudy.privacy.certificate import Guarantee
     from understudy.release.release import Release
 
 _USE = """\
@@ -77,7 +78,15 @@ def _card_without_privacy(release: Release) -> str:
 
 
 def _guarantee(release: Release) -> list[str]:
-    return in_words(release.certificate.headline, attack_bound(release.certificate))
+    headline, *others = release.certificate.guarantees
+    return [*in_words(headline, attack_bound(release.certificate)), *map(_other_viewer, others)]
+
+
+def _other_viewer(guarantee: Guarantee) -> str:
+    """What holds against somebody who saw more than the release, in one sentence."""
+    seen = {"public": "the public", "server": "the server that ran the training"}.get(guarantee.viewer)
+    seen = seen or f"a coalition of {guarantee.coalition or 1} of the clients"
+    return f"Against {seen} another figure holds: {claim(guarantee)}, {guarantee.adjacency} of one {guarantee.unit}."
 
 
 def plain(text: str) -> str:
