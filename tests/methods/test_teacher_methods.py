@@ -15,8 +15,9 @@ from understudy.methods.registry import get_method
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.vote_mechanisms import BinVotes, PeakVotes, RealVotes, SignVotes
+from understudy.training.generator_player import Drawn
 from understudy.training.teacher_panel import TeacherPanel
-from understudy.training.teaching import StallWatch
+from understudy.training.teaching import Rehearsal, StallWatch
 
 from ..helpers import BUDGET, case_of, interrupt, read_lines, tiny_data, tiny_train
 
@@ -182,3 +183,32 @@ def test_epsilon_does_not_depend_on_what_the_teachers_say(name, tmp_path):
     second = tiny_train(name, tiny_data(seed=2), tmp_path / "two")
     assert first.certificate.headline == second.certificate.headline
     assert accounting.epsilon(first.certificate.events, 1e-5) <= first.certificate.headline.epsilon
+
+
+class Listener:
+    """Stands for a generator: draws what it is told and remembers what it was taught."""
+
+    def __init__(self):
+        self.taught = []
+
+    def imagine(self, count, labels, latent):
+        assert len(latent) == count
+        return Drawn(latent, labels, latent)
+
+    def learn(self, drawn, slopes):
+        self.taught.append((drawn.values, drawn.labels, slopes))
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_generator_rehearses_the_latest_answers_with_their_own_questions(labelled):
+    player, rehearsal = Listener(), Rehearsal(memory=2)
+    for number in range(3):
+        labels = torch.tensor([number]) if labelled else None
+        latent = torch.full((1, 4), float(number))
+        rehearsal.learn(player, Drawn(latent, labels, latent), torch.full((1, 9), 10.0 * number))
+    sizes = [len(values) for values, _, _ in player.taught]
+    assert sizes == [1, 2, 2]
+    values, labels, slopes = player.taught[-1]
+    assert values[:, 0].tolist() == [1.0, 2.0]
+    assert slopes[:, 0].tolist() == [10.0, 20.0]
+    assert labels is None if not labelled else labels.tolist() == [1, 2]

@@ -26,7 +26,7 @@ from understudy.methods.teacher_ensemble import TeacherConfig, TeacherMethod, Te
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
 from understudy.training.settings import Count
-from understudy.training.teaching_settings import TeachingSettings
+from understudy.training.teaching_settings import RehearsingSettings
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,7 @@ class DataLensPrivacy(TeacherPrivacy):
     top: Count | None = None  # k, entries that a teacher votes on; a quarter of them where it is not given
 
 
-class DataLensSettings(TeachingSettings):
+class DataLensSettings(RehearsingSettings):
     """The game between the generator and its teachers, and how votes become gradients."""
 
     threshold: Annotated[float, Field(ge=0, lt=1)] = 0.0  # beta; 0: nothing is cut and the noisy vote is followed
@@ -110,7 +110,7 @@ class SignLesson:
         self.top = self.config.privacy.top or 1
         self.votes = vote_mechanisms.SignVotes(run.ledger, run.randomness, top=self.top, event=run.plan.events[0])
         self._random = run.randomness.generator(run.device)
-        self._watch = teaching.StallWatch()
+        self._watch, self._rehearsal = teaching.StallWatch(), teaching.Rehearsal(self.config.method.memory)
         self._kept: list[Tensor] = []
 
     def parts(self) -> dict[str, Stateful]:
@@ -125,7 +125,7 @@ class SignLesson:
         """Ask all teachers about B images and follow the noisy vote."""
         drawn = player.imagine(self.config.method.queries_per_step)
         tally_dp = self.votes.release(self._tally(panel, drawn.pool), block=block).value_dp
-        player.learn(drawn, self._followed(tally_dp / panel.subsets).float())
+        self._rehearsal.learn(player, drawn, self._followed(tally_dp / panel.subsets).float())
 
     def check(self) -> dict[str, float]:
         """The share of entries that were kept."""

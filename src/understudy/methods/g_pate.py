@@ -27,7 +27,7 @@ from understudy.methods.configuration import MethodConfig
 from understudy.methods.teacher_ensemble import TeacherConfig, TeacherMethod, TeacherPrivacy, shared_presets
 from understudy.privacy.events import Event
 from understudy.training.settings import Count, Positive
-from understudy.training.teaching_settings import TeachingSettings
+from understudy.training.teaching_settings import RehearsingSettings
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +55,7 @@ class GPatePrivacy(TeacherPrivacy):
     check_noise: Positive = 2.0  # noise multiplier of the checks over that of the answers
 
 
-class GPateSettings(TeachingSettings):
+class GPateSettings(RehearsingSettings):
     """The game between the generator and its teachers, and how votes become gradients."""
 
     bins: Annotated[int, Field(ge=2)] = 3
@@ -125,7 +125,7 @@ class BinLesson:
         )
         self.peaks = vote_mechanisms.PeakVotes(run.ledger, run.randomness, coordinates=self.directions, event=checks)
         self._random = run.randomness.generator(run.device)
-        self._watch = teaching.StallWatch()
+        self._watch, self._rehearsal = teaching.StallWatch(), teaching.Rehearsal(self.config.method.memory)
         self._passed: list[Tensor] = []
 
     def parts(self) -> dict[str, Stateful]:
@@ -142,7 +142,7 @@ class BinLesson:
         directions = self._draw_directions(len(drawn.pool.images))
         coordinates_dp = self._confident(self._tally(panel, drawn.pool, directions), panel.subsets, block)
         slopes_dp = torch.einsum("ndp,np->nd", directions, coordinates_dp.float())
-        player.learn(drawn, slopes_dp * (self.values / self.directions) ** 0.5)
+        self._rehearsal.learn(player, drawn, slopes_dp * (self.values / self.directions) ** 0.5)
 
     def check(self) -> dict[str, float]:
         """The share of coordinates on which the teachers agreed."""

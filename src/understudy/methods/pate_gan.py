@@ -64,7 +64,7 @@ class StudentSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     width: Annotated[int, Field(ge=8, multiple_of=8)] = 32
     learning_rate: Positive = 1e-3
-    steps: Count = 4  # for each step of the generator
+    steps: Count = 8  # for each step of the generator
     memory: Count = 20  # batches of queries that it keeps learning from
 
 
@@ -78,7 +78,7 @@ class PateGanSettings(TeachingSettings):
     queries_per_step: Count = 50  # B
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.0  # t
     spread: Annotated[float, Field(ge=0, le=1)] = 0.3  # deviation of the noise on the pixels of asked images; 0: none
-    generator: GeneratorSettings = GeneratorSettings(learning_rate=5e-4, average_decay=0.95)
+    generator: GeneratorSettings = GeneratorSettings(latent=4, learning_rate=1e-3, average_decay=0.95)
     student: StudentSettings = StudentSettings()
 
 

@@ -44,7 +44,7 @@ _EMBEDDING_START: Mapping[str, Any] = {
 _GPU: Mapping[str, Any] = {
     "method": {
         "teachers": {"per_step": 100, "warm_iterations": 100},
-        "generator": {"learning_rate": 5e-4, "average_decay": 0.99},
+        "generator": {"latent": 10, "learning_rate": 5e-4, "average_decay": 0.99},
     },
     "runtime": {"precision": "bf16"},
 }

@@ -34,6 +34,7 @@ class Drawn:
 
     values: Tensor
     labels: Tensor | None
+    latent: Tensor | None = None
 
     @property
     def pool(self) -> FakePool:
@@ -75,14 +76,14 @@ class GeneratorPlayer:
         with torch.no_grad():
             return self.imagine(count).pool
 
-    def imagine(self, count: int, labels: Tensor | None = None) -> Drawn:
-        """Images to ask about, with labels from the declared law unless they are given."""
+    def imagine(self, count: int, labels: Tensor | None = None, latent: Tensor | None = None) -> Drawn:
+        """Images to ask about, with labels and latent values from the declared laws unless they are given."""
         labels = self.live.draw_labels(count, self._random) if labels is None else labels
-        latent = self.live.draw_latent(count, self._random)
+        latent = self.live.draw_latent(count, self._random) if latent is None else latent
         with self._precision():
             raw = self.live(latent, labels).float()
         values = raw.sigmoid() if self.live.config.output == "sigmoid" else raw
-        return Drawn(values, labels if self.live.config.classes is not None else None)
+        return Drawn(values, labels if self.live.config.classes is not None else None, latent)
 
     def learn(self, drawn: Drawn, slopes_dp: Tensor) -> None:
         """One step along sanitized slopes (in units of the clip bound), the anchor's, and the pull back into [0, 1]."""

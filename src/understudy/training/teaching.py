@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
+import torch
+from torch import Tensor
+
 from understudy.errors import CheckError
 from understudy.models.generator import Generator
 from understudy.privacy.events import Event
 from understudy.training.anchor import Anchor
-from understudy.training.generator_player import GeneratorPlayer
+from understudy.training.generator_player import Drawn, GeneratorPlayer
 from understudy.training.run import Run
 from understudy.training.settings import CriticSettings
 from understudy.training.states import Resumable, Stateful
@@ -68,6 +71,29 @@ def teach(run: Run, lesson: Lesson, settings: TeachingSettings, teachers: int, e
             contrast = player.check_alive(player.pool(_POOL).images, ADVICE)
             run.report(step, contrast=contrast, queries=step * rows, **figures)
     return player.average
+
+
+class Rehearsal:
+    """The latest questions with their sanitized answers: the generator learns from all of them at every step.
+
+    One answer is noisy, and the generator moves slowly enough that earlier ones still point the right way.
+
+    Privacy: post-processing; an answer that is used again costs nothing.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self._latent, self._labels, self._slopes = (deque[Tensor](maxlen=memory) for _ in range(3))
+
+    def learn(self, player: GeneratorPlayer, asked: Drawn, slopes_dp: Tensor) -> None:
+        """One step of the generator along the new answers (images, values) and those that are remembered."""
+        assert asked.latent is not None, "drawn by the player itself"
+        self._latent.append(asked.latent)
+        self._slopes.append(slopes_dp)
+        if asked.labels is not None:
+            self._labels.append(asked.labels)
+        latent = torch.cat(list(self._latent))
+        labels = torch.cat(list(self._labels)) if self._labels else None
+        player.learn(player.imagine(len(latent), labels, latent), torch.cat(list(self._slopes)))
 
 
 class StallWatch:

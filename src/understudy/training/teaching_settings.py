@@ -13,5 +13,11 @@ class TeachingSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     queries_per_step: Count = 16  # B
     teachers: CriticSettings = CriticSettings(learning_rate=2e-3, batch=16, per_step=200, warm_iterations=80)
-    generator: GeneratorSettings = GeneratorSettings(learning_rate=2e-3, average_decay=0.95)
+    generator: GeneratorSettings = GeneratorSettings(latent=4, learning_rate=2e-3, average_decay=0.95)
     embedding: EmbeddingSettings = EmbeddingSettings(steps=2000, batch=300)
+
+
+class RehearsingSettings(TeachingSettings):
+    """The same for methods whose teachers answer with gradients."""
+
+    memory: Count = 16  # steps whose answers the generator learns from together
