@@ -34,13 +34,14 @@ from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify
 
 from .helpers import BUDGET, CLIENTS, federated_data, members, tiny_config
+from .test_fedavg import CONFIG as FEDAVG
 
 
-def set_up(folder: Path, **changes) -> Path:
+def set_up(folder: Path, method: str = "gs-wgan-federated", config: dict | None = None, **changes) -> Path:
     """A federation of three with data at every client; returns the server's folder."""
     data = federated_data()
     request = {"port": processes.free_port(), "round_seconds": 60.0, **changes}
-    initialise(folder, Request("gs-wgan-federated", data.domain, BUDGET, tiny_config(), **request))
+    initialise(folder, Request(method, data.domain, BUDGET, config or tiny_config(), **request))
     for client in range(CLIENTS):
         home, own = folder / "clients" / client_name(client), members(data, client)
         write_arrays(home / "data.npz", {"x": own.images[:, 0], "y": own.labels})
@@ -127,6 +128,18 @@ def test_the_server_trains_with_whom_the_grid_has_and_goes_on_where_it_stopped(t
     assert verify(server / "run").passed
     answered = [read_spending(tmp_path / "clients" / client_name(client))["answers"] for client in range(CLIENTS)]
     assert sum(answered) == Ledger.open(server / "run" / "ledger.jsonl").events()[0].executed == 48
+
+
+def test_the_baseline_is_served_by_the_same_apps(tmp_path):
+    server = set_up(tmp_path, "fedavg-gan", FEDAVG)
+    configs = {
+        100 + client: {FOLDER: str(tmp_path / "clients" / client_name(client)), "partition-id": client}
+        for client in range(CLIENTS)
+    }
+    grid = InProcessGrid(app, configs)
+    serve(server, grid)
+    assert verify(server / "run").passed
+    assert grid.captured
 
 
 def test_damaged_nodes_are_one_sentence(server):

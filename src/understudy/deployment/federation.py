@@ -170,7 +170,9 @@ def _plan(request: Request) -> Plan:
 
 
 def _cost_to_a_client(plan: Plan) -> Budget:
-    """What all answers of a client cost against the server: the most that the contract can ask of it."""
+    """What all answers of a client cost against the server; where nothing is promised against it, the public budget."""
+    if get_method(plan.method).contract(plan).kind == "fedavg-gan":
+        return plan.budget
     claims = get_method(plan.method).claims(plan.config, plan.events, plan.budget)
     server = next((claim for claim in claims if claim.viewer == "server"), None)
     if server is None:
