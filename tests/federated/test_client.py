@@ -121,6 +121,14 @@ def test_it_refuses_past_its_own_budget_whatever_the_server_asks(data, contract,
     assert spending["epsilon"] <= poor.epsilon
 
 
+def test_a_budget_that_was_lowered_since_is_kept(data, contract, tmp_path):
+    make_client(tmp_path, contract, data).answer(question(contract, count=3))
+    careful = make_client(tmp_path, contract, data, budget=Budget(epsilon=0.9, delta=1e-5))
+    most = contract.limits.slots
+    assert status_of(careful.answer(question(contract, number=1, count=most)), contract) == Status.BUDGET
+    assert careful.spending()["answers"] == 3
+
+
 def test_a_budget_that_pays_for_no_answer_is_refused_at_once(data, contract, tmp_path):
     with pytest.raises(BudgetError, match="raise the client's budget or do not take part"):
         make_client(tmp_path, contract, data, budget=Budget(epsilon=0.01, delta=1e-5))

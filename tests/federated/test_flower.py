@@ -18,6 +18,7 @@ from understudy.federated.in_process_grid import InProcessGrid
 from understudy.federated.task import ClientTerms, open_client, write_client
 from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify
+from understudy.training.run import locked
 from understudy.workflow import TrainOptions, train
 
 from .helpers import BUDGET, CLIENTS, federated_data, members, tiny_config, tiny_contract
@@ -86,6 +87,14 @@ def test_an_app_never_sends_the_text_of_an_exception(contract, folders):
     answers = dict(FlowerTransport(grid, NODES, deadline=60).exchange({0: question(contract)}))
     assert answers == {0: b""}
     assert not any(reply.has_error() for reply in grid.captured)
+
+
+def test_a_client_whose_folder_is_held_by_another_process_stays_silent(contract, folders):
+    with locked(folders / "client-0"):
+        answers = dict(FlowerTransport(grid_of(folders), NODES, 60).exchange({0: question(contract)}))
+    assert answers == {0: b""}
+    answers = dict(FlowerTransport(grid_of(folders), NODES, 60).exchange({0: question(contract)}))
+    assert len(answers[0]) == messages.answer_bytes(contract)
 
 
 def test_an_error_from_a_node_is_no_answer(contract, folders):

@@ -23,25 +23,30 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 
 from understudy.federated.client_app import make_client_app
 from understudy.federated.task import open_client
+from understudy.training.run import locked
 
 _PAUSE = 0.1
 _TASK = "flwr-clientapp"  # Flower's name for the kind of task
 
 
 def answer_tasks(address: str, home: Path, alive: Callable[[], bool]) -> None:
-    """Take the SuperNode's tasks one by one and answer them, as long as ``alive`` says so."""
-    client = open_client(home)
-    app = make_client_app(lambda context: client.answer)
-    node = _connect(address)
-    try:
-        while alive():
-            found = node.AcquireTask(AcquireTaskRequest(supported_task_types=[_TASK]))
-            if found.HasField("task") and found.token:
-                _answer(address, found.token, app)
-            else:
-                time.sleep(_PAUSE)
-    finally:
-        node.close()
+    """Take the SuperNode's tasks one by one and answer them, as long as ``alive`` says so.
+
+    The folder is held meanwhile: two processes at one ledger would each spend what the other does not know of.
+    """
+    with locked(home):
+        client = open_client(home)
+        app = make_client_app(lambda context: client.answer)
+        node = _connect(address)
+        try:
+            while alive():
+                found = node.AcquireTask(AcquireTaskRequest(supported_task_types=[_TASK]))
+                if found.HasField("task") and found.token:
+                    _answer(address, found.token, app)
+                else:
+                    time.sleep(_PAUSE)
+        finally:
+            node.close()
 
 
 def _connect(address: str, token: str | None = None) -> RuntimeHttpClient:

@@ -109,6 +109,8 @@ class Client:
         if self._answered_before(question.round):
             return self._repeat(question, key, content)
         rows_private = self._work(question)
+        if self._mechanism.account.reserved + question.count > self._most_answers:
+            return self._refusal(Status.BUDGET, content, question.round)
         try:
             rows_dp = self._mechanism.answer(rows_private, question.count, f"round {question.round}")
         except BudgetError:
@@ -123,7 +125,7 @@ class Client:
 
     def spending(self) -> dict[str, float | int | str]:
         """What the client has spent and may still spend, for itself to read."""
-        return spending(self._mechanism.account, self.membership)
+        return {**spending(self._mechanism.account, self.membership), "most_answers": self._most_answers}
 
     def _open_ledger(self, randomness: Randomness) -> GaussianMessages:
         path, contract = self.folder / "ledger.jsonl", self.contract
@@ -134,6 +136,7 @@ class Client:
                 f"budget: one answer under this contract costs more than epsilon {self.membership.budget.epsilon:g} at "
                 f"delta {self.membership.budget.delta:g}; raise the client's budget or do not take part"
             )
+        self._most_answers = most  # the ledger never lowers a plan, but a client may have lowered its budget since
         event = contract.answer_event().model_copy(update={"count": most})
         return GaussianMessages(ledger, randomness, clip=contract.clip, event=event)
 

@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from understudy.federated.task import open_client
+from understudy.training.run import locked
 
 RECORD, BODY = "understudy", "body"
 FOLDER = "understudy-client"  # in the node's config: where the client's folder is
@@ -61,8 +62,14 @@ def unpack(content: RecordDict) -> bytes:
 
 
 def client_of_node(context: Context) -> Answering:
-    """The client whose folder the node's config names."""
-    return open_client(Path(str(context.node_config[FOLDER]))).answer
+    """The client whose folder the node's config names; one process at a time, so that its ledger stays whole."""
+    folder = Path(str(context.node_config[FOLDER]))
+
+    def answer(question: bytes) -> bytes:
+        with locked(folder):
+            return open_client(folder).answer(question)
+
+    return answer
 
 
 app = make_client_app(client_of_node)
