@@ -232,6 +232,22 @@ def test_a_replaced_unit_is_covered_by_unsampled_answers_only(folder: Path):
     assert verify(folder).passed
 
 
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"viewer": "server", "adjacency": "replace-one"},
+        {"viewer": "client", "coalition": 1},
+        {"adjacency": "replace-one"},
+    ],
+    ids=str,
+)
+def test_whoever_trains_on_records_sees_them_so_nothing_holds_against_him(folder: Path, claim: dict[str, Any]):
+    """Unsampled events of sensitivity 2C are also made centrally, from votes of teachers for instance."""
+    edit_json(certificate_of(folder), _event(sensitivity="2C"))
+    edit_json(certificate_of(folder), _guarantee(**claim))
+    assert "guarantee 1: kind" in failed(verify(folder))
+
+
 @pytest.mark.parametrize("missing", ["assumed_public", "randomness", "runs_on_this_data", "software", "created"])
 def test_what_a_reader_must_know_cannot_be_left_out(folder: Path, missing: str):
     edit_json(certificate_of(folder), lambda certificate: certificate.pop(missing))

@@ -261,6 +261,8 @@ def _check_supported(name: str, guarantee: Guarantee, certificate: Certificate) 
     words = f"{guarantee.unit}, {guarantee.adjacency}, against {guarantee.viewer}"
     if any(event.unit != guarantee.unit for event in certificate.events):
         return Check(name, False, f"{words}: the events protect another unit")
+    if guarantee.unit != "client" and (guarantee.viewer, guarantee.adjacency) != ("public", "add-remove"):
+        return Check(name, False, f"{words}: whoever trains on records sees them; only clients answer for themselves")
     if guarantee.viewer != "public" or guarantee.adjacency == "add-remove":
         try:
             seen = viewers.events_seen(certificate.events, guarantee)
