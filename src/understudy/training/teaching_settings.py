@@ -20,4 +20,4 @@ class TeachingSettings(BaseModel):
 class RehearsingSettings(TeachingSettings):
     """The same for methods whose teachers answer with gradients."""
 
-    memory: Count = 16  # steps whose answers the generator learns from together
+    memory: Count = 48  # steps whose answers the generator learns from together
