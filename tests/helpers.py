@@ -191,6 +191,9 @@ NOT_PRIVATE = {
 # Methods that need data with clients; they have tests of their own (tests/federated).
 FEDERATED = {"fedavg-gan", "gs-wgan-federated"}
 
+# Faults hit the loop that a method trains in, and several share one: the others are tried by `make test-full` alone.
+LOOPS = ("dp-merf", "gs-wgan", "dpgan", "datalens")
+
 ALL_CASES = [
     *CASES,
     *sorted(set(method_names()) - {case.name for case in CASES.values()} - set(NOT_PRIVATE) - FEDERATED),
@@ -268,8 +271,11 @@ def tiny_train(case: str, data: ImageDataset, out: Path, **changes: Any) -> Rele
 def interrupt(case: str, data: ImageDataset, out: Path, **changes: Any) -> None:
     """Train until the first step is reported, then ask the run to stop: it must say that it was interrupted."""
     reports: list[Any] = []
+
+    def stop_requested() -> bool:
+        return any(report.step for report in reports)
+
     with pytest.raises(InterruptedRun, match="continue with --resume"):
-        stop_requested = lambda: any(report.step for report in reports)  # noqa: E731
         tiny_train(case, data, out, listener=reports.append, stop_requested=stop_requested, **changes)
     assert reports, "the run must report before it ends"
 
@@ -286,3 +292,10 @@ def own_state_folder(folder: Path) -> Iterator[None]:
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         yield
+
+
+def each_method(*values: Any) -> list[Any]:
+    """Parameters for tests of faults: every method (and the same further values), those that share a loop as slow."""
+    methods = [case for case in ALL_CASES if case == case_of(case).name]
+    slow = {method: () if method in LOOPS else (pytest.mark.slow,) for method in methods}
+    return [pytest.param(method, *values, marks=slow[method], id=method) for method in methods]

@@ -13,9 +13,9 @@ from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify
 from understudy.workflow import release_early, resume
 
-from ..helpers import ALL_CASES, case_of, interrupt, read_lines, tiny_data, tiny_train
+from ..helpers import each_method, interrupt, read_lines, tiny_data, tiny_train
 
-METHODS = [case for case in ALL_CASES if case == case_of(case).name]
+METHODS = each_method()
 
 
 @pytest.fixture(params=METHODS)

@@ -11,9 +11,9 @@ from understudy.privacy.ledger import Ledger
 from understudy.release.release import load
 from understudy.release.verify import verify
 
-from ..helpers import ALL_CASES, case_of, read_lines
+from ..helpers import each_method, read_lines
 
-METHODS = [case for case in ALL_CASES if case == case_of(case).name]
+METHODS = each_method()
 KILLS = 8
 
 
@@ -52,7 +52,7 @@ def die_and_carry_on(attempt, method: str, first: int, every: int) -> None:
     assert place > 50, "a run makes things durable at least 25 times"
 
 
-@pytest.mark.parametrize(("method", "every"), [(method, 9 if method == "dp-merf" else 17) for method in METHODS])
+@pytest.mark.parametrize(("method", "every"), each_method(17))
 def test_a_run_survives_death_at_places_all_along_its_way(attempt, method, every):
     die_and_carry_on(attempt, method, first=1, every=every)
 

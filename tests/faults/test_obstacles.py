@@ -16,9 +16,9 @@ from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify
 from understudy.training.run import locked
 
-from ..helpers import ALL_CASES, case_of, read_lines
+from ..helpers import each_method, read_lines
 
-METHODS = [case for case in ALL_CASES if case == case_of(case).name]
+METHODS = each_method()
 COMMAND = str(Path(sys.executable).with_name("understudy"))
 
 
@@ -64,7 +64,7 @@ def fill_and_carry_on(attempt, method: str, first: int, every: int) -> None:
     assert place > 25, "a run makes things durable at least 25 times"
 
 
-@pytest.mark.parametrize(("method", "every"), [(method, 5 if method == "dp-merf" else 9) for method in METHODS])
+@pytest.mark.parametrize(("method", "every"), each_method(9))
 def test_a_disk_that_is_full_from_some_moment_on_stops_the_run_until_there_is_room(attempt, method, every):
     fill_and_carry_on(attempt, method, first=3, every=every)
 
