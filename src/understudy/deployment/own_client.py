@@ -50,16 +50,12 @@ def answer_tasks(address: str, home: Path, alive: Callable[[], bool]) -> None:
 
 
 def _connect(address: str, token: str | None = None) -> RuntimeHttpClient:
-    interceptors: list[object] = [
-        RuntimeVersionHttpInterceptor(component_name="flwr-clientapp" if token else "SuperExec")
-    ]
-    if token is not None:
-        interceptors.append(RuntimeTokenHttpInterceptor(token))
+    version = RuntimeVersionHttpInterceptor(component_name="flwr-clientapp" if token else "SuperExec")
     return RuntimeHttpClient.from_server_address(
         server_address=address,
         insecure=True,  # loopback, from this machine to itself
         root_certificates=None,
-        interceptors=interceptors,
+        interceptors=[version] if token is None else [version, RuntimeTokenHttpInterceptor(token)],
         retry_invoker=make_simple_http_retry_invoker(),
     )
 
