@@ -7,8 +7,8 @@ For every generated image each teacher votes "real" or "fake". The number of vot
 the noisy share is the label with which the student, a discriminator that sees generated images only, is trained. The
 generator moves its images to where the student finds them more real.
 
-On images the published rule stalls: soon every teacher takes every generated image for a fake, and a student without
-any "real" label has nothing to say. So a teacher's line between fake and real is set at a share t of the way from its
+On images the published rule is reported to stall (GS-WGAN paper, C.4): soon every teacher takes every generated image
+for a fake, and a student without any "real" label has nothing to say. So a teacher's line between fake and real is set at a share t of the way from its
 mean score of the asked images (of the same label) to that of its own records. The paper's is the middle, t = 0.5
 (preset ``published``, which stops with advice when it stalls). The default is t = 0: a vote says whether an image is
 more real than the others asked, so about half of the votes always are. And the asked images get some public noise, so
