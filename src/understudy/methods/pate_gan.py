@@ -8,12 +8,13 @@ the noisy share is the label with which the student, a discriminator that sees g
 generator moves its images to where the student finds them more real.
 
 On images the published rule is reported to stall (GS-WGAN paper, C.4): soon every teacher takes every generated image
-for a fake, and a student without any "real" label has nothing to say. So a teacher's line between fake and real is set at a share t of the way from its
-mean score of the asked images (of the same label) to that of its own records. The paper's is the middle, t = 0.5
-(preset ``published``, which stops with advice when it stalls). The default is t = 0: a vote says whether an image is
-more real than the others asked, so about half of the votes always are. And the asked images get some public noise, so
-that they differ and the student learns in which direction images become more real; without it generated images that
-have become alike teach it nothing, and the generator collapses. A vote is one bit of one teacher all the same.
+for a fake, and a student without any "real" label has nothing to say. So a teacher's line between fake and real is set
+at a share t of the way from its mean score of the asked images (of the same label) to that of its own records. The
+paper's is the middle, t = 0.5 (preset ``published``, which stops with advice when it stalls). The default is t = 0: a
+vote says whether an image is more real than the others asked, so about half of the votes always are. And the asked
+images get some public noise, so that they differ and the student learns in which direction images become more real;
+without it generated images that have become alike teach it nothing, and the generator collapses. A vote is one bit of
+one teacher all the same.
 
 Privacy: a record lies in one shard, so it changes one teacher's vote: sensitivity 1, one Gaussian event for each image,
 without sampling. Student and generator are post-processing. Data-independent, in place of the paper's moments.
