@@ -80,8 +80,14 @@ def test_a_client_may_spend_what_the_contract_can_ask_of_it_unless_it_says_other
     spent = read_spending(server.parent / "clients" / client_name(0))
     assert (spent["answers"], spent["epsilon"], spent["most_answers"]) == (0, 0.0, contract.limits.answers)
     assert spent["most_epsilon"] > BUDGET.epsilon / 10
-    modest = set_up(tmp_path, client_budget=Budget(0.9, 1e-5))
-    assert read_terms(modest.parent / "clients" / client_name(0)).epsilon == 0.9
+    generous = set_up(tmp_path, client_budget=Budget(900.0, 1e-5))
+    assert read_terms(generous.parent / "clients" / client_name(0)).epsilon == 900.0
+
+
+def test_clients_whose_budget_is_below_the_contract_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(BudgetError, match="do not take part"):
+        set_up(tmp_path, client_budget=Budget(0.9, 1e-5))
+    assert not list(tmp_path.rglob("contract.json"))
 
 
 def test_the_app_that_travels_names_our_apps_and_holds_no_code(server):

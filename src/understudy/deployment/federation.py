@@ -22,6 +22,7 @@ from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
 from understudy.deployment import credentials
 from understudy.errors import BudgetError, InputError
+from understudy.federated.client import check_affordable
 from understudy.federated.contract import Contract
 from understudy.federated.task import ClientTerms, write_client
 from understudy.files import make_folder, write_text
@@ -112,9 +113,11 @@ def initialise(folder: Path, request: Request) -> tuple[Settings, Contract]:
         least_clients=request.least_clients or contract.limits.clients,
         round_seconds=request.round_seconds,
     )
+    budget = request.client_budget or _cost_to_a_client(plan)
+    if contract.kind != "fedavg-gan":
+        check_affordable(contract, budget)
     make_folder(folder / "server", "federation")
     credentials.write_authority(folder / "server", request.host)
-    budget = request.client_budget or _cost_to_a_client(plan)
     for client in range(contract.limits.clients):
         _write_client(folder, contract, client, budget, settings.address)
     write_text(folder / "server" / CONTRACT, contract.to_json())

@@ -46,20 +46,20 @@ class Membership:
             raise InputError(f"client: {self.client} is no number of an enrolled client; number them from 0")
 
 
-def affordable_answers(contract: Contract, budget: Budget) -> int:
-    """How many answers a budget pays for, at most as many as the contract foresees."""
-    event = contract.answer_event()
+def check_affordable(contract: Contract, budget: Budget) -> None:
+    """Refuse to take part with a budget that does not pay for all answers that the contract foresees.
 
-    def cost(count: int) -> float:
-        return accounting.certified_epsilon([event.model_copy(update={"count": count})], budget.delta)
-
-    low, high = 0, contract.limits.answers
-    if cost(high) <= budget.epsilon:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if cost(middle) <= budget.epsilon else (low, middle)
-    return low
+    Privacy: a client that ran out on its way would drop out depending on how often it was asked, and delta pays only
+    for the limit in the contract. So it is decided here, before any routing.
+    """
+    limit = contract.limits.answers
+    event = contract.answer_event().model_copy(update={"count": limit})
+    cost = accounting.certified_epsilon([event], budget.delta)
+    if cost > budget.epsilon:
+        raise BudgetError(
+            f"budget: the {limit} answers of this contract cost a client epsilon {cost:g} at delta {budget.delta:g}, "
+            f"more than {budget.epsilon:g}; raise the client's budget or do not take part"
+        )
 
 
 class Client:
@@ -78,6 +78,7 @@ class Client:
         randomness: Randomness | None = None,
     ) -> None:
         check_membership(contract, membership, data)
+        check_affordable(contract, membership.budget)
         self.folder, self.contract, self.membership = folder, contract, membership
         make_folder(folder / "private" / "answers", "client")
         self._mechanism = self._open_ledger(randomness or Randomness())
@@ -109,8 +110,6 @@ class Client:
         if self._answered_before(question.round):
             return self._repeat(question, key, content)
         rows_private = self._work(question)
-        if self._mechanism.account.reserved + question.count > self._most_answers:
-            return self._refusal(Status.BUDGET, content, question.round)
         try:
             rows_dp = self._mechanism.answer(rows_private, question.count, f"round {question.round}")
         except BudgetError:
@@ -125,19 +124,12 @@ class Client:
 
     def spending(self) -> dict[str, float | int | str]:
         """What the client has spent and may still spend, for itself to read."""
-        return {**spending(self._mechanism.account, self.membership), "most_answers": self._most_answers}
+        return {**spending(self._mechanism.account, self.membership), "most_answers": self.contract.limits.answers}
 
     def _open_ledger(self, randomness: Randomness) -> GaussianMessages:
         path, contract = self.folder / "ledger.jsonl", self.contract
         ledger = Ledger.open(path) if path.exists() else Ledger.create(path)
-        most = affordable_answers(contract, self.membership.budget)
-        if most < 1:
-            raise BudgetError(
-                f"budget: one answer under this contract costs more than epsilon {self.membership.budget.epsilon:g} at "
-                f"delta {self.membership.budget.delta:g}; raise the client's budget or do not take part"
-            )
-        self._most_answers = most  # the ledger never lowers a plan, but a client may have lowered its budget since
-        event = contract.answer_event().model_copy(update={"count": most})
+        event = contract.answer_event().model_copy(update={"count": contract.limits.answers})
         return GaussianMessages(ledger, randomness, clip=contract.clip, event=event)
 
     # --- the critic
