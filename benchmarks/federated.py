@@ -3,13 +3,16 @@
     python benchmarks/federated.py quality gs-wgan-federated --data femnist
     python benchmarks/federated.py quality fedavg-gan --data mnist-writers --writers mnist_writers.npz
     python benchmarks/federated.py debug --data femnist
+    python benchmarks/federated.py reference --data femnist
     python benchmarks/federated.py quality --set privacy.noise_multiplier=3 --variant noise3
 
 ``quality`` trains on all clients with at least 100 images (FEMNIST: 359 writers, 36 classes; the paper has 866 writers,
 chosen by a classifier that is not published) and compares with images of the same writers that were held out. ``debug``
 inverts the pixels of half of the clients, trains one generator on suspects (all clients with the bug and a fifth as
 many without) and one on the others, and says by how much their generated images differ in brightness: that figure
-is made from generated images alone, so it is as private as they are. Results go to ``benchmarks/results``.
+is made from generated images alone, so it is as private as they are. ``reference`` scores the real training images, for
+comparison. The Inception score is that of a classifier trained on the real images. Nothing here needs Flower. Results
+go to ``benchmarks/results``.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import understudy as us
 from record import command_line, current_commit, device_name
@@ -41,9 +45,10 @@ def main() -> None:
     train, test = load(options)
     if options.clients:
         train = some_clients(train, np.unique(train.client_ids)[: options.clients], options.clients)
-    row = quality(options, train, test) if options.task == "quality" else debug(options, train)
-    row |= {"command": command_line(leave_out=("--results", "--weights", "--writers")), "commit": current_commit()}
-    row["device"] = device_name(choose_device(options.device))
+    row = debug(options, train) if options.task == "debug" else score(options, train, test)
+    row["command"] = command_line(leave_out=("--results", "--weights", "--writers", "--commit"))
+    row |= {"commit": options.commit or current_commit(), "device": device_name(choose_device(options.device))}
+    row["torch"] = torch.__version__
     target(options, "json").write_text(json.dumps(row, indent=1) + "\n")
     print(json.dumps({key: value for key, value in row.items() if key != "certificate"}, indent=1))
 
@@ -59,27 +64,44 @@ def load(options: argparse.Namespace) -> tuple[us.ImageDataset, us.ImageDataset]
     return with_clients(owned, 539), test
 
 
-def quality(options: argparse.Namespace, train: us.ImageDataset, test: us.ImageDataset) -> dict[str, Any]:
+def score(options: argparse.Namespace, train: us.ImageDataset, test: us.ImageDataset) -> dict[str, Any]:
+    """One row of the table: a trained generator's images, or the real ones, against the held-out images."""
+    row: dict[str, Any] = {"method": options.method, "dataset": options.data}
+    if options.task == "reference":
+        images, labels, promised = train.images, train.labels, {"method": "real data"}
+    else:
+        images, labels, promised = generated(options, train)
+    started = time.perf_counter()
+    config = EvaluationConfig(device=options.device, weights=options.weights, precision="tf32", real_data_private=False)
+    config = replace(config, fast=options.fast, classes=train.domain.classes)
+    pairs = ((train.images, train.labels), (test.images, test.labels))
+    figures = evaluate(images, labels, *pairs, options.metrics.split(","), config).as_dict()
+    row |= promised | {name: figures[name] for name in ("fid", "cnn_accuracy", "inception_score")}
+    row["scorer_accuracy"] = next(
+        (part["classifier_accuracy"] for part in figures["figures"] if part["name"] == "is"), None
+    )
+    row["samples"], row["evaluate_seconds"] = len(images), round(time.perf_counter() - started, 1)
+    return row
+
+
+def generated(options: argparse.Namespace, train: us.ImageDataset) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """Images of a generator trained on all clients, their labels, and what was promised and paid for them."""
     with tempfile.TemporaryDirectory() as folder:
-        release, seconds, steps = run(options, train, Path(folder) / "run")
+        release, seconds, last = run(options, train, Path(folder) / "run")
         shutil.copy(Path(folder) / "run" / "release" / "samples.png", target(options, "png"))
     images, labels = release.sample(options.samples)
-    config = EvaluationConfig(device=options.device, weights=options.weights, precision="tf32", real_data_private=False)
-    pairs = ((train.images, train.labels), (test.images, test.labels))
-    figures = evaluate(images[:, None], labels, *pairs, options.metrics.split(","), config).as_dict()
-    names = ("fid", "cnn_accuracy", "inception_score")
     certificate = json.loads(release.certificate.to_json())
-    return {
-        "method": options.method,
-        "dataset": options.data,
+    promised = {
         "epsilon": release.certificate.headline.epsilon,
         "delta": release.certificate.headline.delta,
         "epsilon_by_viewer": {claim["viewer"]: claim["epsilon"] for claim in certificate["guarantees"]},
-        **{name: figures[name] for name in names},
-        "bytes_per_step": steps["bytes_per_step"],
+        "clients": train.domain.nominal_clients,
+        "bytes_per_step": last["bytes_per_step"],
         "train_seconds": round(seconds, 1),
+        "peak_gpu_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1) if torch.cuda.is_available() else None,
         "certificate": certificate,
     }
+    return images[:, None], labels, promised
 
 
 def debug(options: argparse.Namespace, train: us.ImageDataset) -> dict[str, Any]:
@@ -121,6 +143,8 @@ def run(options: argparse.Namespace, data: us.ImageDataset, folder: Path) -> tup
 
 def target(options: argparse.Namespace, suffix: str, part: str = "") -> Path:
     options.results.mkdir(parents=True, exist_ok=True)
+    if options.task == "reference":
+        return options.results / f"real-data-{options.data}.{suffix}"
     task = "-inverted" if options.task == "debug" else ""
     ending = f"{task}{f'-{options.variant}' if options.variant else ''}{f'-{part}' if part else ''}"
     return options.results / f"{options.method}-{options.data}-eps{options.epsilon:g}{ending}.{suffix}"
@@ -128,7 +152,7 @@ def target(options: argparse.Namespace, suffix: str, part: str = "") -> Path:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=("quality", "debug"))
+    parser.add_argument("task", choices=("quality", "debug", "reference"))
     parser.add_argument("method", nargs="?", default="gs-wgan-federated", choices=("gs-wgan-federated", "fedavg-gan"))
     parser.add_argument("--data", default="femnist", choices=("femnist", "mnist-writers"))
     parser.add_argument("--writers", type=Path, help="for mnist-writers: archive with the array writer_train")
@@ -139,6 +163,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--preset")
     parser.add_argument("--metrics", default="fid,is")
     parser.add_argument("--samples", type=int, default=60_000)
+    parser.add_argument("--fast", action="store_true", help="classifiers train for a fifth of the time; for a trial")
+    parser.add_argument("--commit", help="recorded in the result; asked of git where not given")
     parser.add_argument("--variant", default="", help="added to the file names")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--weights", type=Path, help="Inception weights; searched for where not given")

@@ -19,8 +19,11 @@ def device_name(device: torch.device) -> str:
 
 def current_commit() -> str | None:
     """The commit of the working tree, with a mark where it has changes."""
-    found = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=40"], capture_output=True, text=True)
-    return found.stdout.strip() or None
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
+    except OSError:  # a machine without git: pass --commit
+        return None
 
 
 def command_line(leave_out: tuple[str, ...] = ()) -> str:
