@@ -79,6 +79,12 @@ _DPGAN = Case(
     ),
 )
 
+_BDP_GAN = replace(
+    _DPGAN,
+    name="bdp-gan",
+    method={**_DPGAN.method, "bayesian": {"pairs": 4, "orders": [1, 2, 8]}},
+)
+
 _DP_SINKHORN = Case(
     "dp-sinkhorn",
     privacy={
@@ -139,6 +145,12 @@ CASES = {
         _DPGAN,
         privacy={**_DPGAN.privacy, "embedding_share": 0.0, "embedding_noise_multiplier": None},
         method={**_DPGAN.method, "discriminator_steps": 2, "average_decay": 0.5, "head_start": 0},
+    ),
+    "bdp-gan": _BDP_GAN,
+    "bdp-gan without its accountant, with a bound on the weights and the networks of dpgan": replace(
+        _BDP_GAN,
+        privacy={**_BDP_GAN.privacy, "embedding_share": 0.0, "embedding_noise_multiplier": None},
+        method={**_BDP_GAN.method, "bayesian": {"enabled": False}, "weight_bound": 0.1, "networks": "dpgan"},
     ),
     "dp-cgan": Case(
         "dp-cgan",

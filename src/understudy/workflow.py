@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
 from understudy.devices import check_memory, choose_device, explained_memory_errors
@@ -51,6 +53,7 @@ class TrainOptions:
     source: Mapping[str, Any] | None = None  # how the data were loaded, kept in ``run.json`` for whoever resumes
     preset: str | None = None  # a named config of the method; what ``config`` says is laid over it
     transport: object | None = None  # how to reach the clients of a federation; None: simulated from the data
+    witness: Callable[[str, Tensor], None] | None = None  # an audit's: is shown every sanitized value
 
 
 def train(
@@ -181,6 +184,7 @@ def _affordable_plan(method: Method, config: MethodConfig, domain: Domain, budge
 def _train(method: Method, run: Run, options: TrainOptions) -> Release:
     run.listener, run.stop_requested, run.transport = options.listener, options.stop_requested, options.transport
     run.ledger.check_releasable()
+    run.ledger.witness = options.witness
     for event in run.plan.events:
         run.ledger.account(event)
     try:
@@ -201,7 +205,7 @@ def _release(folder: Path, description: RunDescription, ledger: Ledger, generato
         domain=description.domain,
         method_config={key: value for key, value in description.config.items() if key != "runtime"},
         certificate_fields={
-            **_claims(description, ledger),
+            **_claims(folder, description, ledger),
             "assumed_public": description.domain.assumed_public(),
             "randomness": Randomness(description.seed).stamp,
             "runs_on_this_data": description.runs_on_this_data,
@@ -216,15 +220,18 @@ def _release(folder: Path, description: RunDescription, ledger: Ledger, generato
     return release
 
 
-def _claims(description: RunDescription, ledger: Ledger) -> dict[str, Any]:
+def _claims(folder: Path, description: RunDescription, ledger: Ledger) -> dict[str, Any]:
     """What is promised and why: the events of the ledger and what they cost; for a method without privacy a stamp."""
     method = get_method(description.method)
     if not method.private:
         return {"guarantees": [], "events": [], "not_private": NOT_PRIVATE}
     events = ledger.events()
-    claims = method.claims(build_config(method.config_type, description.config), events, description.budget)
+    config = build_config(method.config_type, description.config)
+    claims = method.claims(config, events, description.budget)
+    others = method.data_dependent_claims(config, events, folder / "private")
     return {
         "guarantees": [claim.model_dump(exclude_none=True) for claim in claims],
         "events": [event.model_dump(exclude_none=True) for event in events],
+        "data_dependent": [claim.model_dump() for claim in others] or None,
         "accounting": accounting.describe(),
     }

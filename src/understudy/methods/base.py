@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +15,7 @@ from understudy.errors import InputError
 from understudy.federated.contract import Contract
 from understudy.methods.configuration import MethodConfig, build_config, overlay
 from understudy.privacy import accounting
+from understudy.privacy.bayesian_claim import BayesianClaim
 from understudy.privacy.budget import Budget, NoBudget
 from understudy.privacy.certificate import ClientLimits, Guarantee
 from understudy.privacy.events import Event
@@ -93,6 +95,12 @@ class Method(ABC):
         epsilon = accounting.certified_epsilon(events, budget.delta)
         parts = {"accountant": budget.delta}
         return [Guarantee(epsilon=epsilon, delta=budget.delta, unit=events[0].unit, delta_parts=parts)]
+
+    def data_dependent_claims(
+        self, config: MethodConfig, events: Sequence[Event], private: Path
+    ) -> list[BayesianClaim]:
+        """Claims of another kind, from what the run kept in its private folder; never instead of ``claims``."""
+        return []
 
 
 def configure(method: Method, values: Mapping[str, Any], preset: str | None = None) -> MethodConfig:

@@ -32,6 +32,8 @@ from understudy.training.settings import Count, EmbeddingSettings, Positive
 from understudy.training.step_schedule import ScheduleSettings, StepSchedule
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from understudy.models import dpgan_discriminator as discriminators
     from understudy.models import generator as generators
     from understudy.training import anchor as anchors
@@ -133,13 +135,13 @@ class DpGan(Method):
         """Algorithm 1: T discriminator steps, and a generator step after every n_D of them."""
         config = _config(run)
         anchor = _release_anchor(run, config)
-        network = _network(config, run.plan.domain, anchor)
+        network = self.network(config, run.plan.domain, anchor)
         player = generator_steps.GeneratorSteps(run, network, config.method, _batch(config), anchor)
-        discriminator = _discriminator(config, run.plan.domain).to(run.device)
+        discriminator = self.discriminator(config, run.plan.domain).to(run.device)
         event = run.plan.events[0] if run.plan.events else None
-        step_of = private_step.DiscriminatorStep(run, discriminator, player.live, _step_settings(config, event), event)
+        step_of = private_step.DiscriminatorStep(run, discriminator, player.live, self.step_settings(config), event)
         schedule = step_schedule(config.method)
-        parts = {**player.parts(), **step_of.parts(), "schedule": schedule}
+        parts = {**player.parts(), **step_of.parts(), **self.accompany(run, step_of), "schedule": schedule}
         progress = states.Resumable(run, player.released, parts)
         if anchor and not progress.resumed:
             player.fit_anchor(run, config.method.embedding)
@@ -155,6 +157,39 @@ class DpGan(Method):
                 watch.generator_step(step, loss, accuracy, climbed)
             watch.discriminator_step(step)
         return player.released
+
+    def network(self, config: DpGanConfig, domain: Domain, anchor: anchors.Anchor | None) -> generators.GeneratorConfig:
+        """The generator; its law of labels is uniform, or the noisy class sizes where an embedding told them."""
+        return generators.GeneratorConfig(
+            kind="dpgan",
+            shape=domain.shape,
+            classes=domain.classes,
+            latent=config.method.latent or 128,
+            width=config.method.width or 64,
+            label_weights=anchor.label_weights(domain) if anchor else None,
+        )
+
+    def discriminator(self, config: DpGanConfig, domain: Domain) -> nn.Module:
+        """The network that sees private data; it treats every example for itself."""
+        return discriminators.DpganDiscriminator(discriminator_config(config, domain))
+
+    def step_settings(self, config: DpGanConfig) -> private_step.StepSettings:
+        """What a discriminator step does."""
+        rate, method = config.method.learning_rate or 2e-4, config.method
+        return private_step.StepSettings(
+            _batch(config), config.privacy.clip, rate, method.betas, private=self.private, loss=method.loss
+        )
+
+    def accompany(self, run: Run, step_of: private_step.DiscriminatorStep) -> dict[str, states.Stateful]:
+        """What else goes along with the steps and must be in a checkpoint; nothing here."""
+        return {}
+
+
+def discriminator_config(config: DpGanConfig, domain: Domain) -> discriminators.DpganDiscriminatorConfig:
+    """The image, the classes and the width that the config decided."""
+    return discriminators.DpganDiscriminatorConfig(
+        shape=domain.shape, classes=domain.classes, width=config.method.width or 64
+    )
 
 
 def decided(config: DpGanConfig, domain: Domain) -> DpGanConfig:
@@ -227,33 +262,6 @@ def _release_anchor(run: Run, config: DpGanConfig) -> anchors.Anchor | None:
     if not config.privacy.embedding_share:
         return None
     return anchors.Anchor.release(run, config.method.embedding, run.plan.events[1])
-
-
-def _step_settings(config: DpGanConfig, event: Event | None) -> private_step.StepSettings:
-    rate = config.method.learning_rate or 2e-4
-    return private_step.StepSettings(
-        _batch(config), config.privacy.clip, rate, config.method.betas, private=event is not None
-    )
-
-
-def _network(config: DpGanConfig, domain: Domain, anchor: anchors.Anchor | None) -> generators.GeneratorConfig:
-    """The generator; its law of labels is uniform, or the noisy class sizes where an embedding told them."""
-    return generators.GeneratorConfig(
-        kind="dpgan",
-        shape=domain.shape,
-        classes=domain.classes,
-        latent=config.method.latent or 128,
-        width=config.method.width or 64,
-        label_weights=anchor.label_weights(domain) if anchor else None,
-    )
-
-
-def _discriminator(config: DpGanConfig, domain: Domain) -> discriminators.DpganDiscriminator:
-    return discriminators.DpganDiscriminator(
-        discriminators.DpganDiscriminatorConfig(
-            shape=domain.shape, classes=domain.classes, width=config.method.width or 64
-        )
-    )
 
 
 def _batch(config: DpGanConfig) -> int:

@@ -8,6 +8,7 @@ from understudy.errors import InputError
 from understudy.methods.base import Method
 
 _METHODS = {
+    "bdp-gan": "understudy.methods.bdp_gan:BdpGan",
     "datalens": "understudy.methods.datalens:DataLens",
     "dp-cgan": "understudy.methods.dp_cgan:DpCgan",
     "dp-hp": "understudy.methods.dp_hp:DpHp",

@@ -16,18 +16,19 @@ Side = Annotated[int, Field(ge=8, le=64)]
 class GeneratorConfig(BaseModel):
     """Everything needed to build a generator and to draw from it; it is released next to the weights.
 
-    ``output`` says how raw values become pixels in [0, 1]: ``sigmoid`` squashes, ``clamp`` cuts off (its gradient does
-    not vanish during training, see ``methods/gs_wgan``). ``label_weights`` is the law of labels when none is asked.
+    ``output`` says how raw values become pixels in [0, 1]: ``sigmoid`` squashes, ``tanh`` does so twice as steeply,
+    ``clamp`` cuts off (its gradient does not vanish during training, see ``methods/gs_wgan``). ``label_weights`` is the
+    law of labels when none is asked.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    kind: Literal["dcgan", "decoder", "dpgan", "resnet"] = "dcgan"
+    kind: Literal["dcgan", "decoder", "dpgan", "resnet", "selu"] = "dcgan"
     shape: tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
     classes: Annotated[int, Field(ge=1, le=10_000)] | None = None
     latent: Annotated[int, Field(ge=1, le=4096)] = 10
     latent_law: Literal["normal", "bernoulli"] = "normal"
     width: Annotated[int, Field(ge=1, le=4096)] = 64
-    output: Literal["sigmoid", "clamp"] = "sigmoid"
+    output: Literal["sigmoid", "clamp", "tanh"] = "sigmoid"
     spectral_norm: bool = False
     label_weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
 
@@ -74,6 +75,8 @@ class Generator(nn.Module):
 
     def pixels(self, raw: Tensor) -> Tensor:
         """Raw output as pixel values in [0, 1]."""
+        if self.config.output == "tanh":
+            return (raw.tanh() + 1) / 2
         return raw.sigmoid() if self.config.output == "sigmoid" else raw.clamp(0, 1)
 
     @torch.no_grad()
@@ -92,12 +95,14 @@ def build_generator(config: GeneratorConfig) -> Generator:
     from understudy.models.decoder_generator import DecoderGenerator
     from understudy.models.dpgan_generator import DpganGenerator
     from understudy.models.resnet_generator import ResnetGenerator
+    from understudy.models.selu_generator import SeluGenerator
 
     kinds: dict[str, type[Generator]] = {
         "dcgan": DcganGenerator,
         "decoder": DecoderGenerator,
         "dpgan": DpganGenerator,
         "resnet": ResnetGenerator,
+        "selu": SeluGenerator,
     }
     return kinds[config.kind](config)
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from understudy.errors import InputError
+from understudy.privacy.audits import AuditRecord
+from understudy.privacy.bayesian_claim import BayesianClaim
 from understudy.privacy.events import Event
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -62,7 +64,8 @@ class Certificate(BaseModel):
     """Everything a reader needs to recompute the claim; see docs/privacy.md for what it does and does not prove.
 
     ``not_private`` stamps a generator of a method without privacy: it has no events and no guarantee, and nobody can
-    take it for a certified one, because ``verify`` refuses it and ``headline`` does not exist.
+    take it for a certified one, because ``verify`` refuses it and ``headline`` does not exist. ``data_dependent`` holds
+    claims of another kind, which nobody can recompute without the data: never without a guarantee beside them.
     """
 
     model_config = _STRICT
@@ -73,6 +76,7 @@ class Certificate(BaseModel):
     not_private: str | None = None  # before the next two, which depend on it
     guarantees: tuple[Guarantee, ...]
     events: tuple[Event, ...]
+    data_dependent: tuple[BayesianClaim, ...] | None = None
     assumed_public: Annotated[tuple[str, ...], Field(min_length=1)]
     randomness: str
     runs_on_this_data: Annotated[int, Field(ge=1)]
@@ -83,6 +87,14 @@ class Certificate(BaseModel):
     accounting: dict[str, str] | None = None
     not_covered: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    audits: tuple[AuditRecord, ...] | None = None
+
+    @field_validator("audits")
+    @classmethod
+    def _on_public_data(cls, audits: tuple[AuditRecord, ...] | None) -> tuple[AuditRecord, ...] | None:
+        if not all(audit.declared_public for audit in audits or ()):
+            raise ValueError("an audit discloses its data, so only audits on declared-public data are recorded")
+        return audits
 
     @field_validator("guarantees", "events")
     @classmethod
@@ -93,6 +105,15 @@ class Certificate(BaseModel):
         if not stamped and not values:
             raise ValueError("at least one is needed")
         return values
+
+    @field_validator("data_dependent")
+    @classmethod
+    def _beside_a_guarantee(
+        cls, claims: tuple[BayesianClaim, ...] | None, info: ValidationInfo
+    ) -> tuple[BayesianClaim, ...] | None:
+        if claims and not info.data.get("guarantees"):
+            raise ValueError("a data-dependent claim stands beside a guarantee of differential privacy, never alone")
+        return claims
 
     @property
     def headline(self) -> Guarantee:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -10,12 +10,14 @@ from understudy.training.settings import Count, Positive
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 Share = Annotated[float, Field(ge=0, lt=1)]
+Adversary = Literal["logistic", "wasserstein"]  # the loss: of a discriminator's logits, or of a critic's scores
 
 
 class AdversarySettings(BaseModel):
     """Networks, optimiser and what is released. ``None`` is decided from the declared image size."""
 
     model_config = _FROZEN
+    loss: Adversary = "logistic"
     width: Annotated[int, Field(ge=2, multiple_of=2)] | None = None
     latent: Count | None = None
     learning_rate: Positive | None = None  # of the discriminator

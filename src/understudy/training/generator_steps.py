@@ -54,14 +54,14 @@ class GeneratorSteps:
         self.released.load_state_dict(self.live.state_dict())
 
     def step(self, discriminator: nn.Module, number: int) -> tuple[Tensor, Tensor]:
-        """One step along -log D(G(z, y)); returns the loss and the accuracy on these fakes, both from before the step.
+        """One step along -log D(G(z, y)), or -C(G(z, y)); returns the loss and the accuracy on these fakes before it.
 
         A released embedding keeps pulling. Both values stay on the device: whoever reads them waits for it.
         """
         images, labels = self._imagine()
         with self._precision():
             logits = discriminator(images, labels if self.live.config.classes is not None else None).float()
-        loss = functional.softplus(-logits).mean()
+        loss = (functional.softplus(-logits) if self._settings.loss == "logistic" else -logits).mean()
         total = loss
         if self._anchor is not None and self._settings.embedding_pull:
             total = loss + self._settings.embedding_pull * self._anchor.distance(images.float(), labels)

@@ -77,6 +77,14 @@ class PerExampleGradients:
                     names = [f"{self._names[layer]}.{name}".lstrip(".") for name in piece.names]
                     piece.add_weighted([total[self._flat.span(name)] for name in names], weights)
 
+    def norms(self, inputs: tuple[Tensor | None, ...], loss: Loss) -> Tensor:
+        """Upper bounds (N,) of the norms of the per-example gradients, as ``add`` weighs them; NaN for a broken one.
+
+        Privacy: private; nothing is summed.
+        """
+        with arithmetic(self.precision):
+            return self._norms([gradients_of(tapped) for tapped in self._pass(inputs, loss)])
+
     def check_examples_apart(self, inputs: tuple[Tensor | None, ...], others: tuple[Tensor | None, ...]) -> None:
         """Refuse a network that mixes examples, by exchanging each row of ``inputs`` in turn for that of ``others``."""
         training = self._copy.training

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from understudy.errors import BudgetError, InputError
 from understudy.models.generator import Generator
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.privacy.mechanisms import GaussianSum
+from understudy.training.adversary_settings import Adversary
+from understudy.training.pair_lengths import PairLengths, PairRecorder, PairSettings
 from understudy.training.per_example import PerExampleGradients
 from understudy.training.per_example_layout import FlatParameters
 from understudy.training.per_example_products import Precision
@@ -42,6 +45,8 @@ class StepSettings:
     learning_rate: float
     betas: tuple[float, float]
     private: bool = True
+    loss: Adversary = "logistic"
+    weight_bound: float | None = None  # every weight is cut to it after a step (a critic's Lipschitz constant)
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -78,6 +83,7 @@ class DiscriminatorStep:
         self._total = self._flat.zeros()
         self._seen_private = torch.zeros(3, dtype=torch.float64, device=run.device)
         self._optimizer = FlatAdam(self._flat.values, settings.learning_rate, settings.betas)
+        self._pairs: PairLengths | None = None
         self._waiting: list[tuple[Tensor, int, Tensor, Tensor]] = []
         self._captured: CapturedSum | None = None
         self._check_network()
@@ -93,8 +99,20 @@ class DiscriminatorStep:
                 f"{self._mechanism.account.planned} planned are left; nothing was spent on them"
             )
         for _ in range(count):
+            if self._pairs is not None:
+                self._pairs.measure()
             self._sum_gradients()
             self._update()
+
+    def listen(self, run: Run, recorder: PairRecorder, pairs: int) -> PairLengths:
+        """From now on, measure before each step how much ``pairs`` units drawn for that purpose would move the sum.
+
+        Privacy: the lengths are private and go to the recorder alone; the steps are the same as without it.
+        """
+        settings = PairSettings(pairs, self._settings.clip, self._settings.loss)
+        random = run.randomness.generator(run.device)
+        self._pairs = PairLengths(self._gradients, self._reals, settings, recorder, random)
+        return self._pairs
 
     @property
     def remaining(self) -> int | None:
@@ -151,7 +169,8 @@ class DiscriminatorStep:
             return factors
 
         weights = weigh if self._mechanism is not None else examples.present.to(self._total.dtype)
-        self._gradients.add(self._total, (examples.images, examples.labels), examples.loss, weights)
+        loss = partial(examples.losses, self._settings.loss)
+        self._gradients.add(self._total, (examples.images, examples.labels), loss, weights)
 
     def _note(self, norms_private: Tensor, factors: Tensor, present: Tensor) -> None:
         norms_private = torch.where(factors > 0, norms_private, 0.0)
@@ -177,11 +196,13 @@ class DiscriminatorStep:
     # --- the update
 
     def _update(self) -> None:
-        """Noise once, divide by 2B, one step of Adam."""
+        """Noise once, divide by 2B, one step of Adam; cutting the weights afterwards is post-processing."""
         update_dp = self._total
         if self._mechanism is not None:
             update_dp = self._mechanism.release(self._total, block=self._block).value_dp
         self._optimizer.step(update_dp / (2 * self._settings.batch))
+        if self._settings.weight_bound is not None:
+            self._flat.values.clamp_(-self._settings.weight_bound, self._settings.weight_bound)
 
     def _check_network(self) -> None:
         """Refuse a discriminator that mixes examples, on five generated ones."""

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from understudy.data.dataset import ImageDataset
 from understudy.models.generator import Generator
+from understudy.training.adversary_settings import Adversary
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,10 @@ class Examples:
             for image, label, sign, present in zip(parts[0], labels, parts[1], parts[2], strict=True)
         ]
 
-    def loss(self, logits: Tensor) -> Tensor:
-        """The logistic loss of each example: softplus(-logit) for a real, softplus(logit) for a fake."""
-        return functional.softplus(-self.signs * logits.float())
+    def losses(self, kind: Adversary, logits: Tensor) -> Tensor:
+        """The loss of each example: softplus(-logit) for a real and softplus(logit) for a fake, or -logit and logit."""
+        signed = -self.signs * logits.float()
+        return functional.softplus(signed) if kind == "logistic" else signed
 
 
 def join(reals: Examples, fakes: Examples) -> Examples:

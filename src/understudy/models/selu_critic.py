@@ -1,0 +1,58 @@
+"""The critic of BDP-GAN: three convolutions with SELU, a linear layer with SELU, and a linear score.
+
+Nothing in it mixes examples (no BatchNorm): every example's gradient is its own, as clipping needs it. Labels are
+planes beside the image, with a convolution of their own.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from understudy.models.dpgan_discriminator import DpganDiscriminatorConfig, one_hot
+
+_HIDDEN = 4  # times the width: the linear layer
+
+
+class SeluCritic(nn.Module):
+    """C(x, y): one score for each image, larger where it takes the image for real."""
+
+    def __init__(self, config: DpganDiscriminatorConfig) -> None:
+        super().__init__()
+        self.config = config
+        channels, height, columns = config.shape
+        width, classes = config.width, config.classes
+        own = width // 2 if classes else width
+        self.image_layer = nn.Conv2d(channels, own, 4, stride=2, padding=1)
+        self.label_layer = nn.Conv2d(classes, width - own, 4, stride=2, padding=1) if classes else None
+        self.second = nn.Conv2d(width, 2 * width, 4, stride=2, padding=1)
+        self.third = nn.Conv2d(2 * width, 4 * width, 3, stride=2, padding=1)
+        places = math.prod(-(-(side // 4) // 2) for side in (height, columns))
+        self.linear = nn.Linear(4 * width * places, _HIDDEN * width)
+        self.score = nn.Linear(_HIDDEN * width, 1)
+        self_normalising(self)
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Scores (N,) of images (N, C, H, W) in [0, 1] and their labels."""
+        hidden = self.image_layer(2 * images - 1)
+        if self.label_layer is not None:
+            assert labels is not None, "labels: this critic was built with classes"
+            planes = one_hot(labels, self.config.classes or 1).to(images.dtype)[:, :, None, None]
+            planes = planes.expand(-1, -1, *images.shape[2:])
+            hidden = torch.cat([hidden, self.label_layer(planes)], dim=1)
+        hidden = self.second(nn.functional.selu(hidden))
+        hidden = nn.functional.selu(self.third(nn.functional.selu(hidden)))
+        hidden = nn.functional.selu(self.linear(hidden.flatten(1)))
+        scores: Tensor = self.score(hidden).flatten()
+        return scores
+
+
+def self_normalising(network: nn.Module) -> None:
+    """Weights as self-normalising networks want them: mean zero, variance one over the number of inputs."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="linear")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
