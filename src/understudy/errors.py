@@ -15,6 +15,10 @@ class InputError(UnderstudyError):
     exit_code = 2
 
 
+class EmptyDataError(InputError):
+    """A source that can be read and holds no image; a client of a federation takes part all the same."""
+
+
 class CheckError(UnderstudyError):
     """A check that was asked for failed (for example a release that does not verify)."""
 

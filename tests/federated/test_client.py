@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from understudy.errors import BudgetError, InputError
 from understudy.federated import client as client_module
@@ -156,7 +157,8 @@ def test_what_is_no_question_of_its_contract_is_refused_and_changes_nothing(spoi
     assert before == {path: path.read_bytes() for path in client.folder.rglob("*") if path.is_file()}
 
 
-def test_a_failure_inside_says_nothing_about_itself(data, contract, tmp_path, monkeypatch):
+def test_records_that_break_the_critic_are_answered_with_noise_alone(data, contract, tmp_path, monkeypatch):
+    """A failure that depends on the records must not show, neither in the status nor in silence."""
     client = make_client(tmp_path, contract, data)
 
     def quote_data(*_):
@@ -164,8 +166,51 @@ def test_a_failure_inside_says_nothing_about_itself(data, contract, tmp_path, mo
 
     monkeypatch.setattr(Client, "_work", quote_data)
     answer = messages.decode_answer(client.answer(question(contract)), contract)
+    assert answer.status == Status.ANSWERED
+    assert stats.kstest(answer.rows_dp.ravel() / contract.deviation, "norm").pvalue > 1e-6
+    assert client.spending()["answers"] == 2
+
+
+def test_a_failure_of_the_client_itself_says_nothing_about_itself(data, contract, tmp_path, monkeypatch):
+    client = make_client(tmp_path, contract, data)
+
+    def quote_data(*_):
+        raise ValueError(f"a pixel is {data.images[0, 0, 0, 0]}")
+
+    monkeypatch.setattr(Client, "_save", quote_data)
+    answer = messages.decode_answer(client.answer(question(contract)), contract)
     assert answer.status == Status.FAILED
     assert not answer.rows_dp.any()
+
+
+@pytest.mark.parametrize("lost", ["gone", "emptied", "older", "gone with the critic"])
+def test_a_ledger_that_lost_what_it_held_is_refused_and_nothing_is_answered(data, contract, tmp_path, lost):
+    client = make_client(tmp_path, contract, data)
+    client.answer(question(contract, count=2))
+    ledger = client.folder / "ledger.jsonl"
+    if lost == "emptied":
+        ledger.write_text("")
+    elif lost == "older":
+        ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:-1]))
+    else:
+        ledger.unlink()
+    if lost == "gone with the critic":
+        (client.folder / "private" / "critic.safetensors").unlink()
+    for _ in range(2):  # trying again does not help
+        with pytest.raises(InputError, match="its spending is unknown and nothing is answered; bring the file back"):
+            make_client(tmp_path, contract, data)
+    assert ledger.exists() == (lost in ("emptied", "older")), "no new ledger takes the place of a lost one"
+
+
+def test_a_client_whose_records_come_and_go_keeps_its_critic(data, contract, tmp_path):
+    make_client(tmp_path, contract, data).answer(question(contract, count=1))
+    without = Client(tmp_path / "client-0", contract, Membership(0, GENEROUS), data.subset([]))
+    rows = messages.decode_answer(without.answer(question(contract, number=1)), contract).rows_dp
+    assert stats.kstest(rows.ravel() / contract.deviation, "norm").pvalue > 1e-6
+    assert not without._critic.bank.active.any()
+    back = make_client(tmp_path, contract, data)
+    assert back._critic.bank.active.all()
+    assert back._critic.bank.parameters.equal(without._critic.bank.parameters)
 
 
 def test_answers_have_one_length_whatever_was_asked_and_whoever_holds_what(data, contract, tmp_path):

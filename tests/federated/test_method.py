@@ -9,6 +9,7 @@ import pytest
 
 from understudy.data.domain import Domain
 from understudy.errors import BudgetError, InputError, InterruptedRun
+from understudy.federated.fleet import SimulatedFleet
 from understudy.methods.gs_wgan_federated import FederatedConfig, GsWganFederated
 from understudy.privacy import accounting, viewers
 from understudy.privacy.budget import Budget
@@ -143,6 +144,28 @@ def test_an_interrupted_simulation_can_be_resumed(tmp_path):
     resume(data, tmp_path / "run")
     assert verify(tmp_path / "run").passed
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").events()[0].executed == 48
+
+
+def test_the_limit_of_a_simulated_client_counts_what_a_crash_lost(tmp_path, monkeypatch):
+    """Killed in its third round without a checkpoint: the resumed run knows who was asked in the lost rounds."""
+    data, answers, rounds = federated_data(), SimulatedFleet.answers, []
+
+    def crash(self, asked, answering):
+        rounds.append(asked.routed.client_private)
+        found = answers(self, asked, answering)
+        if len(rounds) == 3:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(SimulatedFleet, "answers", crash)
+    with pytest.raises(KeyboardInterrupt):
+        train("gs-wgan-federated", data, BUDGET, tmp_path / "run", TrainOptions(config=tiny_config()))
+    resume(data, tmp_path / "run")
+    assert len(rounds) == 4, "three rounds are spent, one is left"
+    kept = json.loads((tmp_path / "run" / "private" / "routing.json").read_text())
+    asked = np.bincount(np.concatenate(rounds), minlength=3)
+    assert (np.array(kept["before"]) + np.array(kept["asked"])).tolist() == asked.tolist()
+    assert kept["round"] == 3
 
 
 @pytest.mark.parametrize("kind", ["no record", "one client", "unlabelled"])

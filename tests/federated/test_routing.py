@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 
 import numpy as np
+import pytest
 from scipy import stats
 
+from understudy.errors import InputError
 from understudy.federated.routing import RoutingDesk
 from understudy.privacy.certificate import ClientLimits
 
@@ -54,9 +56,24 @@ def test_queries_keep_their_order_and_belong_to_one_client():
         assert (np.diff(routed.queries_of(client)) > 0).all()
 
 
-def test_counts_survive_a_restart():
-    desk = RoutingDesk(limits(slots=5, answers=8, queries=70), os.urandom)
-    desk.route()
-    again = RoutingDesk(desk.limits, os.urandom)
-    again.load_state_dict(desk.state_dict())
-    assert np.array_equal(again.asked_private, desk.asked_private)
+@pytest.mark.parametrize(("next_round", "counted"), [(1, True), (0, False)])
+def test_counts_survive_a_crash_and_a_round_counts_once_the_ledger_holds_it(next_round, counted, tmp_path):
+    """Counts are on disk before the ledger, so the last round may be one that nobody was asked."""
+    desk = RoutingDesk(limits(slots=5, answers=8, queries=70), os.urandom, tmp_path / "routing.json")
+    desk.route(0)
+    again = RoutingDesk(desk.limits, os.urandom, tmp_path / "routing.json")
+    again.remember(next_round)
+    assert np.array_equal(again.asked_private, desk.asked_private * counted)
+    desk.route(1)
+    again.remember(1)
+    assert again.asked_private.sum() == 35  # 7 clients of 5 slots, all full
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}", '{"round": 0, "before": [0], "asked": [0]}'])
+def test_without_its_counts_a_run_does_not_go_on(content, tmp_path):
+    if content is not None:
+        (tmp_path / "routing.json").write_text(content)
+    desk = RoutingDesk(limits(), os.urandom, tmp_path / "routing.json")
+    desk.remember(0)  # nothing was asked yet
+    with pytest.raises(InputError, match="not known how often each client was asked; start a new run"):
+        desk.remember(1)

@@ -16,7 +16,7 @@ from understudy.data.options import (
     require_clients,
     require_records,
 )
-from understudy.errors import InputError
+from understudy.errors import EmptyDataError, InputError
 
 _CHUNK = 4096  # records converted at a time, so that floats of the whole set never exist twice
 
@@ -71,7 +71,7 @@ def normalise_images(images: NDArray[Any], options: SourceOptions) -> NDArray[np
             " pass numbers of shape (N, H, W), (N, C, H, W) or (N, H, W, C)"
         )
     if len(images) == 0:
-        raise InputError("images: the set is empty; pass at least one image")
+        raise EmptyDataError("images: the set is empty; pass at least one image")
     pixels = map_values(_channels_first(images), options.value_range)
     pixels = convert_channels(pixels, options.channels)
     return np.ascontiguousarray(resize(pixels, options.size))

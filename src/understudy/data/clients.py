@@ -1,4 +1,4 @@
-"""Clients for data that name none: records are dealt out, so that a federation can be tried on any images."""
+"""Clients for data that name none, so that a federation can be tried on any images, and the data of one without any."""
 
 from __future__ import annotations
 
@@ -26,3 +26,9 @@ def with_clients(data: ImageDataset, clients: int | None) -> ImageDataset:
     if owners is None:
         owners = np.arange(len(data), dtype=np.int64) % enrolled
     return ImageDataset(data.name, domain, data.images, data.labels, owners)
+
+
+def no_records(domain: Domain, name: str) -> ImageDataset:
+    """A data set without a single record under a declared domain: what a server holds, or a client with no images."""
+    labels = np.zeros(0, dtype=np.int64) if domain.labelled else None
+    return ImageDataset(name, domain, np.zeros((0, *domain.shape), dtype=np.uint8), labels)

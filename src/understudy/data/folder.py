@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from understudy.data.npz import LIMIT_BYTES
 from understudy.data.options import SourceOptions, require_classes
-from understudy.errors import InputError
+from understudy.errors import EmptyDataError, InputError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -56,7 +56,7 @@ def read_folder(folder: Path, classes: int | None, options: SourceOptions) -> Fo
             labels.append(label)
             client_ids.append(number)
     if not files:
-        raise InputError(f"{folder}: no PNG or JPEG file in it; pass a folder with images")
+        raise EmptyDataError(f"{folder}: no PNG or JPEG file in it; pass a folder with images")
     return FolderContent(
         images=_decode_all(files, options),
         labels=np.array(labels, dtype=np.int64) if labelled else None,

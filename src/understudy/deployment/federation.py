@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from understudy.data.clients import no_records
 from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
 from understudy.deployment import credentials
@@ -151,11 +152,7 @@ def client_name(client: int) -> str:
 
 def no_data(settings: Settings) -> ImageDataset:
     """What a server holds of the clients' images: none, under the declared domain."""
-    import numpy as np
-
-    shape = (0, *settings.domain.shape)
-    labels = None if settings.domain.classes is None else np.zeros(0, dtype=np.int64)
-    return ImageDataset("federation", settings.domain, np.zeros(shape, dtype=np.uint8), labels)
+    return no_records(settings.domain, "federation")
 
 
 def _plan(request: Request) -> Plan:

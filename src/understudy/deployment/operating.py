@@ -48,7 +48,7 @@ def start_superlink(
 def run_client(home: Path, superlink: str, say: Say, *, own_code: bool = True) -> None:
     """Keep a SuperNode connected and answer its messages until interrupted."""
     processes.require_flower()
-    client = open_client(home)  # whatever is wrong is said now, not to the server later
+    client = open_client(home, say)  # whatever is wrong is said now, not to the server later
     say(f"client {client.membership.client} of {client.contract.limits.clients} in a {client.contract.kind} federation")
     try:
         with processes.terminated_like_interrupted(), processes.Processes(home / "log") as started:

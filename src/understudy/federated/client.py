@@ -66,7 +66,8 @@ class Client:
     """One client in its folder.
 
     Privacy: everything in here is private; the way out is ``answer``. Adjacency is replace-one of all its records: a
-    client that holds none answers zero plus noise like any other, and no error depends on its records.
+    client that holds none, or whose records break its critic, answers zero plus noise like any other, so that neither
+    an error nor silence depends on its records.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Client:
         key = messages.question_key(content)
         if self._answered_before(question.round):
             return self._repeat(question, key, content)
-        rows_private = self._work(question)
+        rows_private = self._rows(question)
         try:
             rows_dp = self._mechanism.answer(rows_private, question.count, f"round {question.round}")
         except BudgetError:
@@ -127,12 +128,22 @@ class Client:
         return {**spending(self._mechanism.account, self.membership), "most_answers": self.contract.limits.answers}
 
     def _open_ledger(self, randomness: Randomness) -> GaussianMessages:
-        path, contract = self.folder / "ledger.jsonl", self.contract
-        ledger = Ledger.open(path) if path.exists() else Ledger.create(path)
+        contract = self.contract
+        self._ledger = open_ledger(self.folder)
         event = contract.answer_event().model_copy(update={"count": contract.limits.answers})
-        return GaussianMessages(ledger, randomness, clip=contract.clip, event=event)
+        return GaussianMessages(self._ledger, randomness, clip=contract.clip, event=event)
 
     # --- the critic
+
+    def _rows(self, question: Question) -> Tensor:
+        """What the critic says about every slot, unsanitized; zero where anything about the records went wrong.
+
+        Privacy: a failure may depend on the records, so nobody outside may notice it: the answer is noise alone.
+        """
+        try:
+            return self._work(question)
+        except Exception:
+            return torch.zeros(self.contract.limits.slots, self.contract.values)
 
     def _work(self, question: Question) -> Tensor:
         """Train on the pool, then look at every slot: gradients (slots, values), unsanitized."""
@@ -143,19 +154,22 @@ class Client:
 
     def _restore(self) -> None:
         """The critic as it was left, or one that was warmed up on its own records against a throw-away generator."""
-        path = self.folder / "private" / "critic.safetensors"
+        path = critic_path(self.folder)
         if path.exists():
             tensors, metadata = read_tensors(path)
             if metadata.get("contract") != self.contract.digest.hex():
                 raise InputError(f"client: {path} belongs to another contract; enrol in another folder")
-            self._critic.bank.load_state(tensors)
+            if not self._ledger.has_passed(metadata.get("ledger", "")):
+                raise lost_ledger(self.folder)
+            active = self._critic.bank.active.clone()  # the records may have come or gone since
+            self._critic.bank.load_state({**tensors, "active": active})
         else:
             self._critic.warm_start()
             self._save(-1)
 
     def _save(self, number: int) -> None:
-        metadata = {"contract": self.contract.digest.hex(), "round": str(number)}
-        write_tensors(self.folder / "private" / "critic.safetensors", self._critic.bank.state(), metadata)
+        metadata = {"contract": self.contract.digest.hex(), "round": str(number), "ledger": self._ledger.mark}
+        write_tensors(critic_path(self.folder), self._critic.bank.state(), metadata)
         for old in range(number - 2 * _KEPT_ANSWERS, number - _KEPT_ANSWERS + 1):
             self._answer_path(old).unlink(missing_ok=True)
 
@@ -186,6 +200,33 @@ class Client:
 
     def _answer_path(self, number: int) -> Path:
         return self.folder / "private" / "answers" / f"{number:08d}.bin"
+
+
+def critic_path(folder: Path) -> Path:
+    """Where a client keeps its critic, with the mark of the ledger it rests on."""
+    return folder / "private" / "critic.safetensors"
+
+
+def open_ledger(folder: Path) -> Ledger:
+    """The ledger of a client; a new one only where the client has not taken part yet.
+
+    Privacy: a client that has a critic or answers but no ledger has lost the record of its spending, so it must not
+    start to count from nothing.
+    """
+    path = folder / "ledger.jsonl"
+    if path.exists():
+        return Ledger.open(path)
+    if critic_path(folder).exists() or any((folder / "private").glob("answers/*.bin")):
+        raise lost_ledger(folder)
+    return Ledger.create(path)
+
+
+def lost_ledger(folder: Path) -> InputError:
+    """The one sentence about a ledger that is gone or has lost records."""
+    return InputError(
+        f"ledger: {folder / 'ledger.jsonl'} does not hold what it held when this client last answered, so its spending "
+        "is unknown and nothing is answered; bring the file back from a copy, or take part in a new federation only"
+    )
 
 
 def spending(account: Account, membership: Membership) -> dict[str, float | int | str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from understudy.data.draws import Bits, uniform_integers
+from understudy.errors import InputError
+from understudy.files import write_text
 from understudy.privacy.certificate import ClientLimits
 
 Numbers = NDArray[np.int64]
@@ -36,26 +40,42 @@ class RoutingDesk:
     the routing, so they stay in the private folder and the certificate states the limits instead.
     """
 
-    def __init__(self, limits: ClientLimits, bits: Bits) -> None:
-        self.limits, self._bits = limits, bits
+    def __init__(self, limits: ClientLimits, bits: Bits, memory: Path | None = None) -> None:
+        self.limits, self._bits, self._memory = limits, bits, memory
         self.asked_private: Numbers = np.zeros(limits.clients, dtype=np.int64)
 
-    def route(self) -> Routed:
-        """The routing of one round."""
+    def route(self, number: int = 0) -> Routed:
+        """The routing of one round; its counts are on disk, where there is a memory, before anybody is asked."""
         drawn = uniform_integers(self.limits.queries, self.limits.clients, self._bits)
         allowed = np.minimum(self.limits.slots, self.limits.answers - self.asked_private)
         slot = _rank(drawn, self.limits.clients)
         chosen = np.where(slot < allowed[drawn], drawn, -1)
-        self.asked_private += np.bincount(chosen[chosen >= 0], minlength=self.limits.clients)
+        now = np.bincount(chosen[chosen >= 0], minlength=self.limits.clients)
+        if self._memory is not None:
+            kept = {"round": number, "before": self.asked_private.tolist(), "asked": now.tolist()}
+            write_text(self._memory, json.dumps(kept))
+        self.asked_private = self.asked_private + now
         return Routed(chosen, slot)
 
-    def state_dict(self) -> dict[str, object]:
-        """What a resumed run must know; for the private folder."""
-        return {"asked": [int(count) for count in self.asked_private]}
+    def remember(self, next_round: int) -> None:
+        """Take over the counts of an earlier process; ``next_round`` is the first one that the ledger does not hold.
 
-    def load_state_dict(self, state: dict[str, list[int]]) -> None:
-        """Take over the counts of an earlier process."""
-        self.asked_private = np.array(state["asked"], dtype=np.int64)
+        Privacy: a limit holds over all rounds that were ever asked, those that a crash lost included.
+        """
+        if self._memory is None or next_round == 0:
+            return
+        try:
+            kept = json.loads(self._memory.read_text(encoding="utf-8"))
+            before, now = (np.array(kept[name], dtype=np.int64) for name in ("before", "asked"))
+            if before.shape != self.asked_private.shape or now.shape != before.shape:
+                raise ValueError("it is of another federation")
+            asked_since = int(kept["round"]) < next_round
+        except (OSError, ValueError, KeyError, TypeError):
+            raise InputError(
+                f"routing: {self._memory} is gone or damaged, so it is not known how often each client was asked; "
+                "start a new run"
+            ) from None
+        self.asked_private = before + now if asked_since else before
 
 
 def _rank(drawn: Numbers, clients: int) -> Numbers:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from understudy.data.clients import no_records
 from understudy.data.dataset import ImageDataset
 from understudy.data.options import SourceOptions
 from understudy.data.sources import load
-from understudy.errors import InputError
-from understudy.federated.client import Client, Membership, spending
+from understudy.errors import EmptyDataError, InputError
+from understudy.federated.client import Client, Membership, check_membership, lost_ledger, spending
 from understudy.federated.contract import Contract, read_contract
 from understudy.federated.updates import UpdateClient
 from understudy.files import make_folder, write_text
@@ -58,15 +60,32 @@ def read_terms(folder: Path) -> ClientTerms:
         raise InputError(f"client: {folder / TERMS}: {where}: {first['msg']}; write it anew with init") from None
 
 
-def open_client(folder: Path) -> Client | UpdateClient:
-    """The client of a folder with its data, of the kind that its contract says.
+def open_client(folder: Path, say: Callable[[str], None] = lambda text: None) -> Client | UpdateClient:
+    """The client of a folder with its data, of the kind that its contract says; ``say`` speaks to its owner alone.
 
     Privacy: reads private data into memory; nothing of it is in any error.
     """
     contract, terms = read_contract(folder / CONTRACT), read_terms(folder)
     membership = Membership(terms.client, Budget(terms.epsilon, terms.delta))
     kind = Client if contract.kind == "gs-wgan-federated" else UpdateClient
-    return kind(folder, contract, membership, client_data(terms, contract))
+    return kind(folder, contract, membership, _present_data(folder, contract, membership, say))
+
+
+def _present_data(folder: Path, contract: Contract, membership: Membership, say: Callable[[str], None]) -> ImageDataset:
+    """The data of a client; of one that has taken part already, none where they cannot be read any more.
+
+    Privacy: whether a client answers must not depend on its data. Data that cannot be read are an error before the
+    client takes part for the first time; afterwards it goes on with noise alone, and only its owner is told.
+    """
+    try:
+        data = client_data(read_terms(folder), contract)
+        check_membership(contract, membership, data)
+    except Exception as error:
+        if not (folder / "private").is_dir():
+            raise
+        say(f"data: they cannot be read now, so this client answers with noise alone until they can: {error}")
+        return no_records(contract.domain, "unreadable")
+    return data
 
 
 def read_spending(folder: Path) -> dict[str, float | int | str]:
@@ -80,6 +99,8 @@ def read_spending(folder: Path) -> dict[str, float | int | str]:
         )
     event = contract.answer_event()
     if not (folder / LEDGER).exists():
+        if (folder / "private").is_dir():
+            raise lost_ledger(folder)
         with TemporaryDirectory() as place:
             return spending(Ledger.create(Path(place) / LEDGER).account(event), membership)
     ledger = Ledger.open(folder / LEDGER)
@@ -89,15 +110,19 @@ def read_spending(folder: Path) -> dict[str, float | int | str]:
 
 
 def client_data(terms: ClientTerms, contract: Contract) -> ImageDataset:
-    """The images of a client, declared as its contract says."""
+    """The images of a client, declared as its contract says; a source without any image is a data set like others."""
     if terms.source is None:
         raise InputError("data: the client does not know where its images lie; pass --data PATH once")
     domain = contract.domain
-    update = {"unlabelled": domain.classes is None, "size": domain.shape[1:], "channels": domain.shape[0]}
+    update = {
+        "unlabelled": domain.classes is None,
+        "class_names": domain.class_names,  # so that a class of which a client has no image may be missing
+        "size": domain.shape[1:],
+        "channels": domain.shape[0],
+    }
     known = {name: value for name, value in update.items() if not getattr(terms.options, name)}
-    return load(
-        terms.source,
-        records=domain.nominal_records,
-        classes=domain.classes,
-        options=terms.options.model_copy(update=known),
-    )
+    options = terms.options.model_copy(update=known)
+    try:
+        return load(terms.source, records=domain.nominal_records, classes=domain.classes, options=options)
+    except EmptyDataError:
+        return no_records(domain, "empty")

@@ -21,7 +21,7 @@ from understudy.data.domain import Domain
 from understudy.federated.contract import Contract
 from understudy.methods.base import Method, Plan
 from understudy.methods.configuration import MethodConfig, PrivacyConfig
-from understudy.methods.gs_wgan_federated import enrolled
+from understudy.methods.federated_claims import delta_remarks, enrolled
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import ClientLimits
@@ -49,6 +49,10 @@ else:
     states = LazyModule("understudy.training.states")
 
 _REPORTS = 50
+NO_CLAIM = (
+    "there is no guarantee against the server, which sees every client's update without noise, nor against whoever "
+    "watches the network; what clients see of each other, the discriminator of each round, the public guarantee covers"
+)
 
 
 class FedAvgPrivacy(PrivacyConfig):
@@ -111,7 +115,7 @@ class FedAvgGan(Method):
             memory_bytes=settings.critics.memory_bytes(domain, clients),
             seconds=steps / 20 + rounds * settings.generator_steps * settings.batch / 200 + 10,
             seconds_on_gpu=steps / 2000 + rounds * settings.generator_steps * settings.batch / 7000 + 10,
-            remarks=("there is no guarantee against the server: it sees every client's update without noise",),
+            remarks=(NO_CLAIM, *delta_remarks(budget.delta, clients)),
         )
 
     def contract(self, plan: Plan) -> Contract:
