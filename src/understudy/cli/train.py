@@ -79,11 +79,16 @@ def command(
         names = {"run": str(out), "release": str(out / "release"), "method": release.method}
         headline = None if stamp else release.certificate.headline
         figures = {name: headline and getattr(headline, name) for name in ("epsilon", "delta")}
-        print_json({**names, **figures} | ({"not_private": stamp} if stamp else {}))
+        others = [claim.model_dump() for claim in release.certificate.data_dependent or ()]
+        marks = ({"not_private": stamp} if stamp else {}) | ({"data_dependent": others} if others else {})
+        print_json({**names, **figures} | marks)
         return
+    from understudy.privacy.bayesian_claim import claim_in_words
     from understudy.release.meaning import claim
 
     typer.echo(f"{stamp or claim(release.certificate.headline)}: the release is in {out / 'release'}")
+    for other in release.certificate.data_dependent or ():
+        typer.echo("beside it: " + " ".join(claim_in_words(other)))
     typer.echo(
         f"next: understudy verify {shlex.quote(str(out))}, understudy sample {shlex.quote(str(out))} -n 1000 --to x.npz"
     )

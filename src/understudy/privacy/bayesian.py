@@ -38,7 +38,9 @@ class BayesianAccountant:
         self._table = MomentTable(settings.orders, rate, planned.noise_multiplier, settings.directions)
         directions = 1 if settings.directions == "tight" else 2
         self._step_failure = settings.failure / (planned.count * len(settings.orders) * directions)
-        self._fixed = sum((_unsampled(event, settings.orders) for event in others), np.zeros(len(settings.orders)))
+        self._fixed = sum(
+            (unsampled_moments(event, settings.orders) for event in others), np.zeros(len(settings.orders))
+        )
         self.recorded = 0
         self._costs = np.zeros(len(settings.orders))
         self._heavy = np.zeros(len(settings.orders), dtype=np.int64)
@@ -143,7 +145,7 @@ def _rate(event: Event) -> float:
     )
 
 
-def _unsampled(event: Event, orders: Sequence[int]) -> Array:
+def unsampled_moments(event: Event, orders: Sequence[int]) -> Array:
     """order * (order + 1) / (2 sigma^2) for each unsampled Gaussian: the same for every unit, nothing to estimate."""
     if not isinstance(event.sampling, NoSampling):
         raise InputError("bayesian: one kind of sampled steps can be accounted; the other events must be unsampled")

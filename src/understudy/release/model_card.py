@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
+from understudy.privacy.bayesian_claim import claim_in_words
 from understudy.privacy.randomness import OS_ENTROPY
 from understudy.release.meaning import attack_bound, claim, event_in_words, in_words
 
@@ -54,6 +55,7 @@ def model_card(release: Release) -> str:
         "![samples drawn from the generator](samples.png)\n",
         f"## The guarantee: {claim(certificate.headline)}\n",
         "\n".join(f"- {sentence}" for sentence in _guarantee(release)) + "\n",
+        *_data_dependent(release),
         "It follows from these accesses to the data, and from nothing else:\n",
         "\n".join(f"- {plain(event_in_words(event))}" for event in certificate.events) + "\n",
         "## Assumed public\n",
@@ -87,6 +89,16 @@ def _other_viewer(guarantee: Guarantee) -> str:
     seen = {"public": "the public", "server": "the server that ran the training"}.get(guarantee.viewer)
     seen = seen or f"a coalition of {guarantee.coalition or 1} of the clients"
     return f"Against {seen} another figure holds: {claim(guarantee)}, {guarantee.adjacency} of one {guarantee.unit}."
+
+
+def _data_dependent(release: Release) -> list[str]:
+    """Claims of another kind, under their own names, with what they assume."""
+    claims = release.certificate.data_dependent or ()
+    sentences = [sentence for claim in claims for sentence in claim_in_words(claim)]
+    sentences += [f"It assumes: {assumption}." for claim in claims for assumption in claim.assumptions]
+    if not sentences:
+        return []
+    return ["Beside it, and not instead of it:\n", "\n".join(f"- {plain(each)}" for each in sentences) + "\n"]
 
 
 def plain(text: str) -> str:

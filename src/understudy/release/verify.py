@@ -18,6 +18,7 @@ from understudy.privacy import accounting, viewers
 from understudy.privacy.certificate import Certificate, Guarantee, file_sha256, read_certificate
 from understudy.privacy.events import Event
 from understudy.release import folders
+from understudy.release.bayesian_checks import check_data_dependent
 from understudy.release.meaning import event_in_words
 
 PROVES = (
@@ -30,6 +31,7 @@ DOES_NOT_PROVE = (
     "that the events are all that happened to the data: for that you trust whoever trained the generator",
     "that the declared public facts are public, and that no further runs touched the data",
     "anything about side channels, floating-point attacks on the noise, or evaluation figures",
+    "a data-dependent figure such as epsilon_mu, which cannot be recomputed without the data",
     "anything about README.md and samples.png, which illustrate the release and are not hashed",
 )
 
@@ -94,6 +96,7 @@ def verify(folder: Path | str) -> Verification:
     if certificate.not_private is not None:
         return Verification(None, None, None, (*checks, Check("guarantee", False, f"none: {certificate.not_private}")))
     checks.append(_check_plan(place, certificate))
+    checks += [Check(*found) for found in check_data_dependent(certificate)]
     computed, recomputed = _recompute(certificate)
     headline = certificate.headline
     return Verification(computed, headline.delta, headline.epsilon, (*checks, *recomputed))

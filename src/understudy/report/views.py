@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from understudy.privacy.bayesian_claim import claim_in_words
 from understudy.privacy.certificate import Certificate, Guarantee
 from understudy.release import meaning
 from understudy.report import charts, pictures
@@ -105,6 +106,7 @@ def _guarantee(certificate: Certificate, bound: meaning.AttackBound, salt: str) 
         "viewer": headline.viewer,
         "sentences": meaning.in_words(headline, bound),
         "further": [_further(guarantee) for guarantee in certificate.guarantees[1:]],
+        "data_dependent": [words for claim in certificate.data_dependent or () for words in claim_in_words(claim)],
         "odds": f"{float(meaning.round_up(factor, 1)):,.6g}" if factor < 1e6 else f"{factor:.0e}",
         "accuracy": meaning.percent(bound.accuracy()),
         "advantage": meaning.percent(bound.advantage()),
