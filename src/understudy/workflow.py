@@ -21,9 +21,10 @@ from understudy.methods.registry import get_method
 from understudy.models.generator import Generator, GeneratorConfig, build_generator
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget, NoBudget
-from understudy.privacy.certificate import NOT_PRIVATE, read_json
+from understudy.privacy.certificate import NOT_PRIVATE, Guarantee, read_json
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness import Randomness
+from understudy.release.meaning import by_viewer
 from understudy.release.release import Release, build_release
 from understudy.training.checkpoints import Checkpoints
 from understudy.training.history import count_run
@@ -199,20 +200,22 @@ def _train(method: Method, run: Run, options: TrainOptions) -> Release:
 def _release(folder: Path, description: RunDescription, ledger: Ledger, generator: Generator, reason: str) -> Release:
     """Certify what the ledger holds and write ``release/``; the claim follows from events, never from the config."""
     ledger.check_releasable()
+    claims = _claims(folder, description, ledger)
+    promised = [Guarantee.model_validate(claim) for claim in claims["guarantees"]]
     release = build_release(
         method=description.method,
         generator=generator,
         domain=description.domain,
         method_config={key: value for key, value in description.config.items() if key != "runtime"},
         certificate_fields={
-            **_claims(folder, description, ledger),
+            **claims,
             "assumed_public": description.domain.assumed_public(),
             "randomness": Randomness(description.seed).stamp,
             "runs_on_this_data": description.runs_on_this_data,
             "stopped_because": reason,
             "plan_raised": ledger.plan_was_raised(),
-            "remarks": description.remarks,
-            "not_covered": NOT_COVERED,
+            "remarks": [*description.remarks, *by_viewer(promised)],
+            "not_covered": (*NOT_COVERED, *get_method(description.method).not_covered),
         },
     )
     release.save(folder / "release", allow_seeded=True, without_guarantee=True)

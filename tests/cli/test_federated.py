@@ -26,9 +26,9 @@ def test_simulate_deals_out_data_without_clients_and_says_what_holds_against_who
     answer = call(*SIMULATE, "--clients", "5", "--config", config, "--out", str(tmp_path / "run"))
     assert answer.code == 0, answer.err
     for words in (
-        "against the public: epsilon",
-        "against the server: epsilon",
-        "against colluding clients (1): epsilon",
+        "against the public, that is whoever sees the release: epsilon",
+        "against the server that runs the training and sees every answer: epsilon",
+        "against clients that took part and share what they saw (a coalition of 1): epsilon",
     ):
         assert words in answer.out
     assert load(tmp_path / "run").certificate.events[0].sampling.subsets == 5

@@ -21,6 +21,7 @@ from understudy.federated.updates import (
 )
 from understudy.methods.configuration import build_config
 from understudy.methods.fedavg_gan import FedAvgConfig, FedAvgGan
+from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness import Randomness
 from understudy.release.release import load
@@ -138,6 +139,15 @@ def test_simulated_updates_start_from_the_same_weights_and_a_client_without_reco
     assert float(changes[0].norm()) > 0
     assert float(changes[1].norm()) == 0
     assert fleet.of([], 0, *start).shape == (0, changes.shape[1])
+
+
+def test_its_words_say_that_nothing_holds_against_the_server_or_clients_and_warn_of_a_large_delta(data, tmp_path):
+    train("fedavg-gan", data, Budget(10, 0.004), tmp_path / "run", TrainOptions(config=CONFIG))
+    certificate = load(tmp_path / "run").certificate
+    assert "against the server that runs the training and sees every answer: no guarantee" in certificate.remarks
+    assert "against clients that took part and share what they saw: no guarantee" in certificate.remarks
+    assert any("times 3 clients is more than 0.01" in remark for remark in certificate.remarks)
+    assert any(item.startswith("the server: it sees every client's update") for item in certificate.not_covered)
 
 
 def test_its_clients_have_no_spending_against_the_server_to_print(contract, tmp_path):

@@ -14,8 +14,10 @@ from understudy.methods.gs_wgan_federated import FederatedConfig, GsWganFederate
 from understudy.privacy import accounting, viewers
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
+from understudy.release.meaning import by_viewer, round_up
 from understudy.release.release import load
 from understudy.release.verify import verify
+from understudy.report.report import write_report
 from understudy.workflow import TrainOptions, resume, train
 
 from ..helpers import read_lines
@@ -132,8 +134,22 @@ def test_it_reports_public_values_only(finished):
 def test_its_model_card_speaks_of_clients(finished):
     card = (finished / "release" / "README.md").read_text()
     assert "one client with all its images" in card
-    assert "Against the server that ran the training another figure holds: epsilon" in card
-    assert "Against a coalition of 1 of the clients another figure holds: epsilon" in card
+    assert "Against the public, that is whoever sees the release: epsilon" in card
+    assert "Against the server that runs the training and sees every answer: epsilon" in card
+    assert "Against clients that took part and share what they saw (a coalition of 1): epsilon" in card
+
+
+def test_certificate_and_report_name_every_viewer_with_its_figure(finished, tmp_path):
+    certificate = load(finished).certificate
+    write_report([finished], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert len(by_viewer(certificate.guarantees)) == 3
+    for line, guarantee in zip(by_viewer(certificate.guarantees), certificate.guarantees, strict=True):
+        assert line in certificate.remarks
+        assert line in page
+        assert f"epsilon {round_up(guarantee.epsilon)}" in line
+        assert guarantee.adjacency in line
+    assert any("all three guarantees" in item for item in certificate.not_covered)
 
 
 def test_an_interrupted_simulation_can_be_resumed(tmp_path):

@@ -110,7 +110,8 @@ def init(
         shape=(channels or 1, height, width), classes=classes or None, nominal_records=records, nominal_clients=clients
     )
     _require_flower()
-    from understudy.deployment.federation import Request, initialise
+    from understudy.deployment.federation import Request, initialise, promises
+    from understudy.release.meaning import by_viewer
 
     request = Request(
         method=method,
@@ -126,9 +127,12 @@ def init(
     decided, contract = initialise(out, request)
     facts = {"folder": str(out), "address": decided.address, **contract.limits.model_dump()}
     facts["noise_multiplier"] = contract.noise_multiplier
+    viewers = by_viewer(promises(decided))
     if as_json:
-        print_json(facts)
+        print_json({**facts, "viewers": viewers})
         return
+    for line in viewers:
+        typer.echo(line)
     typer.echo(f"{out}: {clients} clients, {contract.limits.rounds} rounds of {contract.limits.queries} queries, noise")
     typer.echo(f"multiplier {contract.noise_multiplier:g}. Give each client its folder below {out / 'clients'} (its")
     typer.echo(f"key is in it) and keep {out / 'server'}. Then: understudy federated server {out}")
@@ -226,8 +230,8 @@ def _require_flower() -> None:
 
 
 def _tell(release: Release, out: Path, as_json: bool) -> None:
-    """Every guarantee of a release, by viewer."""
-    from understudy.release.meaning import claim
+    """What a release promises against each viewer."""
+    from understudy.release.meaning import by_viewer
 
     claims = release.certificate.guarantees
     if as_json:
@@ -238,8 +242,6 @@ def _tell(release: Release, out: Path, as_json: bool) -> None:
             "delta": headline.delta, "guarantees": guarantees,
         })  # fmt: skip
         return
-    for guarantee in claims:
-        seen = {"public": "the public", "server": "the server"}.get(guarantee.viewer, "colluding clients")
-        coalition = f" ({guarantee.coalition})" if guarantee.coalition else ""
-        typer.echo(f"against {seen}{coalition}: {claim(guarantee)}, {guarantee.adjacency} of one {guarantee.unit}")
+    for line in by_viewer(claims):
+        typer.echo(line)
     typer.echo(f"the release is in {out / 'release'}")

@@ -84,8 +84,10 @@ def command(
         print_json({**names, **figures} | marks)
         return
     from understudy.privacy.bayesian_claim import claim_in_words
-    from understudy.release.meaning import claim
+    from understudy.release.meaning import by_viewer, claim
 
+    for line in by_viewer(release.certificate.guarantees):
+        typer.echo(line)
     typer.echo(f"{stamp or claim(release.certificate.headline)}: the release is in {out / 'release'}")
     for other in release.certificate.data_dependent or ():
         typer.echo("beside it: " + " ".join(claim_in_words(other)))

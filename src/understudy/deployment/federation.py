@@ -30,7 +30,7 @@ from understudy.files import make_folder, write_text
 from understudy.methods.base import Plan, configure
 from understudy.methods.registry import get_method
 from understudy.privacy.budget import Budget
-from understudy.privacy.certificate import read_json
+from understudy.privacy.certificate import Guarantee, read_json
 
 SETTINGS, CONTRACT, NODES, OUTCOME, RUN = "federation.json", "contract.json", "nodes.json", "outcome.json", "run"
 _APP = """\
@@ -125,6 +125,13 @@ def initialise(folder: Path, request: Request) -> tuple[Settings, Contract]:
     _write_flower_files(folder / "server", settings)
     write_text(folder / "server" / SETTINGS, json.dumps(settings.model_dump(mode="json"), indent=2) + "\n")
     return settings, contract
+
+
+def promises(settings: Settings) -> list[Guarantee]:
+    """What a federation will promise, by viewer: from its plan, before anything has happened."""
+    method = get_method(settings.method)
+    plan = method.plan(configure(method, settings.config), settings.domain, settings.budget)
+    return method.claims(plan.config, plan.events, plan.budget)
 
 
 def read_settings(server: Path) -> Settings:

@@ -76,6 +76,7 @@ class Method(ABC):
         True  # False: a reference without any guarantee; its releases are stamped and never verify
     )
     federated: ClassVar[bool] = False  # True: it needs data with clients, and can be deployed with real ones
+    not_covered: ClassVar[tuple[str, ...]] = ()  # what its guarantees do not cover, beside what holds for all methods
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})  # named configs, for ``--preset``
 
     @abstractmethod

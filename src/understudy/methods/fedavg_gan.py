@@ -49,9 +49,9 @@ else:
     states = LazyModule("understudy.training.states")
 
 _REPORTS = 50
-NO_CLAIM = (
-    "there is no guarantee against the server, which sees every client's update without noise, nor against whoever "
-    "watches the network; what clients see of each other, the discriminator of each round, the public guarantee covers"
+_NO_CLAIM = (
+    "the server: it sees every client's update without noise, so the guarantee holds against the public alone; nor "
+    "whoever watches the network and sees who takes part"
 )
 
 
@@ -91,6 +91,7 @@ class FedAvgGan(Method):
     paper: ClassVar[str] = "Augenstein et al.: Generative Models for Effective ML on Private, Decentralized Datasets"
     config_type: ClassVar[type[MethodConfig]] = FedAvgConfig
     federated: ClassVar[bool] = True
+    not_covered: ClassVar[tuple[str, ...]] = (_NO_CLAIM,)
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """Poisson-sampled sums of clipped updates, with the least noise that the budget allows."""
@@ -115,7 +116,7 @@ class FedAvgGan(Method):
             memory_bytes=settings.critics.memory_bytes(domain, clients),
             seconds=steps / 20 + rounds * settings.generator_steps * settings.batch / 200 + 10,
             seconds_on_gpu=steps / 2000 + rounds * settings.generator_steps * settings.batch / 7000 + 10,
-            remarks=(NO_CLAIM, *delta_remarks(budget.delta, clients)),
+            remarks=(f"there is no guarantee against {_NO_CLAIM}", *delta_remarks(budget.delta, clients)),
         )
 
     def contract(self, plan: Plan) -> Contract:

@@ -64,6 +64,13 @@ else:
 _REPORTS = 50
 
 
+_NOT_COVERED = (
+    "whether and when a client takes part: the server and the network see it; that no client stays away because of its "
+    "data or its queries is an assumption behind all three guarantees",
+    "a server that tells others the routing: the guarantees against the public and against clients rest on the "
+    "secrecy of the routing, the one against the server does not",
+    "a client that does not run this software: each client's own noise protects it, nobody else's does",
+)
 _PUBLISHED = {  # Algorithm 2 with the paper's settings; the noise is far too small for its epsilon to be of use
     "privacy": {"noise_multiplier": 1.07, "clip": 1.0},
     "method": {
@@ -81,6 +88,7 @@ class GsWganFederated(Method):
     paper: ClassVar[str] = "Chen, Orekondy, Fritz: GS-WGAN (NeurIPS 2020), Algorithm 2"
     config_type: ClassVar[type[MethodConfig]] = FederatedConfig
     federated: ClassVar[bool] = True
+    not_covered: ClassVar[tuple[str, ...]] = _NOT_COVERED
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"published": _PUBLISHED})
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:

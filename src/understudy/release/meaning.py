@@ -144,6 +144,33 @@ def _attack_in_words(guarantee: Guarantee, bound: AttackBound) -> list[str]:
     return sentences
 
 
+_VIEWERS = {
+    "public": "the public, that is whoever sees the release",
+    "server": "the server that runs the training and sees every answer",
+    "client": "clients that took part and share what they saw",
+}
+
+
+def by_viewer(guarantees: Sequence[Guarantee]) -> list[str]:
+    """What is promised against each viewer of a federation, one line each; also where nothing is promised.
+
+    Empty where the unit is a record: such a run has no viewer but the public.
+    """
+    if all(guarantee.unit != "client" for guarantee in guarantees):
+        return []
+    lines = []
+    for viewer, seen in _VIEWERS.items():
+        found = [guarantee for guarantee in guarantees if guarantee.viewer == viewer]
+        lines += [f"against {seen}: no guarantee"] if not found else map(against, found)
+    return lines
+
+
+def against(guarantee: Guarantee) -> str:
+    """One guarantee in one line that begins with its viewer."""
+    seen = _VIEWERS[guarantee.viewer] + (f" (a coalition of {guarantee.coalition})" if guarantee.coalition else "")
+    return f"against {seen}: {claim(guarantee)}, {guarantee.adjacency} of one {guarantee.unit}"
+
+
 def event_in_words(event: Event) -> str:
     """One kind of access to private data as a sentence."""
     sampling = {

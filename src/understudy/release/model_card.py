@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from understudy.privacy.bayesian_claim import claim_in_words
 from understudy.privacy.randomness import OS_ENTROPY
-from understudy.release.meaning import attack_bound, claim, event_in_words, in_words
+from understudy.release.meaning import against, attack_bound, by_viewer, claim, event_in_words, in_words
 
 if TYPE_CHECKING:
-    from understudy.privacy.certificate import Guarantee
     from understudy.release.release import Release
 
 _USE = """\
@@ -80,15 +79,10 @@ def _card_without_privacy(release: Release) -> str:
 
 
 def _guarantee(release: Release) -> list[str]:
-    headline, *others = release.certificate.guarantees
-    return [*in_words(headline, attack_bound(release.certificate)), *map(_other_viewer, others)]
-
-
-def _other_viewer(guarantee: Guarantee) -> str:
-    """What holds against somebody who saw more than the release, in one sentence."""
-    seen = {"public": "the public", "server": "the server that ran the training"}.get(guarantee.viewer)
-    seen = seen or f"a coalition of {guarantee.coalition or 1} of the clients"
-    return f"Against {seen} another figure holds: {claim(guarantee)}, {guarantee.adjacency} of one {guarantee.unit}."
+    certificate = release.certificate
+    lines = by_viewer(certificate.guarantees) or map(against, certificate.guarantees[1:])
+    viewers = [f"{line[0].upper()}{line[1:]}." for line in lines]
+    return [*in_words(certificate.headline, attack_bound(certificate)), *viewers]
 
 
 def _data_dependent(release: Release) -> list[str]:
