@@ -61,13 +61,14 @@ class BdpGanSettings(DpGanSettings):
     """The game, and how it is accounted beside its guarantee; none of it changes epsilon.
 
     ``networks`` are those of the paper (``selu``) or of ``dpgan``. ``weight_bound`` cuts every weight of the critic
-    after a step, as the first Wasserstein GAN does: post-processing of the noisy update.
+    after a step, as the first Wasserstein GAN does: post-processing of the noisy update. Without a bound the scores grow
+    until they drown what ties the generator to its embedding.
     """
 
     loss: Adversary = "wasserstein"
     networks: Literal["selu", "dpgan"] = "selu"
     discriminator_steps: Count | Literal["adaptive"] | None = None  # n_D
-    weight_bound: Positive | None = None
+    weight_bound: Positive | None = 0.05
     gradient_penalty: Annotated[float, Field(ge=0)] = 0.0
     bayesian: BayesianSettings = BayesianSettings()
 

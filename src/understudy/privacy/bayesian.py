@@ -13,14 +13,16 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from understudy.errors import BudgetError, InputError
 from understudy.files import write_text
 from understudy.privacy.accounting.bayesian_moments import Array, MomentTable, mean_bounds
-from understudy.privacy.bayesian_claim import BayesianClaim, Percentile, markov_share
+from understudy.privacy.accounting.bayesian_pool import Pool
+from understudy.privacy.bayesian_claim import FEWEST_EFFECTIVE, BayesianClaim, Percentile, markov_share
 from understudy.privacy.bayesian_settings import BayesianSettings
 from understudy.privacy.events import Event, NoSampling, PoissonSampling
 
@@ -41,9 +43,10 @@ class BayesianAccountant:
         self._fixed = sum(
             (unsampled_moments(event, settings.orders) for event in others), np.zeros(len(settings.orders))
         )
+        self._worst = self._table.worst
         self.recorded = 0
-        self._costs = np.zeros(len(settings.orders))
-        self._heavy = np.zeros(len(settings.orders), dtype=np.int64)
+        self._student = np.zeros(len(settings.orders))
+        self._pool = Pool(planned.count * self._worst)
 
     def add(self, lengths: Array) -> None:
         """Record steps from the lengths (steps, pairs) of sampled units: clipped gradient norms over the clip bound.
@@ -62,34 +65,44 @@ class BayesianAccountant:
                 "more steps in a new run"
             )
         logs = self._steps * self._table.moments(np.asarray(lengths, dtype=np.float64))
-        bounds, trusted = mean_bounds(logs, self._step_failure)
-        worst = self._table.worst[:, None]
-        costs = np.minimum(bounds / self._steps, worst)
-        if self._settings.heavy_tails == "charge":
-            costs = np.where(trusted, costs, worst)
-        self._costs += costs.sum(axis=1)
-        self._heavy += np.logical_not(trusted).sum(axis=1)
+        bounds = mean_bounds(logs, self._step_failure) / self._steps
+        self._student += np.minimum(bounds, self._worst[:, None]).sum(axis=1)
+        self._pool.add(logs)
         self.recorded += steps
 
+    def costs(self, estimate: Literal["student", "charged", "bounded", "worst"] = "charged") -> Array:
+        """Equation 9's sum for each order; steps without a record at their worst case, and the other events with them.
+
+        ``student`` is equation 8 in every step. ``charged`` is never below Student's bound of all samples of the run
+        together, and the worst case where too few of them carry the mean. ``bounded`` holds for any law of lengths.
+        """
+        worst, share = self._steps * self._worst, self.recorded / self._steps
+        found = self.recorded * self._worst
+        if self.recorded and estimate == "student":
+            found = self._student
+        if self.recorded and estimate == "charged":
+            pooled = share * self._pool.student(self._settings.failure / len(worst))
+            found = np.where(self._carried, np.maximum(self._student, pooled), found)
+        if self.recorded and estimate == "bounded":
+            found = share * self._pool.bounded(self._settings.failure / len(worst))
+        return np.asarray(np.minimum(found, share * worst) + (1 - share) * worst + self._fixed)
+
     @property
-    def costs(self) -> Array:
-        """Equation 9's sum for each order: recorded steps, steps without a record at their worst case, other events."""
-        missing = self._steps - self.recorded
-        return np.asarray(self._costs + missing * self._table.worst + self._fixed)
+    def _carried(self) -> NDArray[np.bool_]:
+        return self._pool.effective >= FEWEST_EFFECTIVE
 
     def claim(self) -> BayesianClaim:
         """Equation 9 solved for epsilon_mu at the best order, and its percentile form.
 
         The choice of the order is paid for: ``failure`` covers the bounds of all orders.
         """
-        settings = self._settings
-        orders = np.array(settings.orders, dtype=np.float64)
-        left = settings.delta_mu - settings.failure
-        figures = (self.costs + math.log(1 / left)) / orders
+        settings, charge = self._settings, self._settings.heavy_tails == "charge"
+        figures = self._figures("charged" if charge else "student")
         best = int(np.argmin(figures))
-        heavy = int(self._heavy[best])
+        carried, estimated = bool(self._carried[best]), self.recorded if not charge or self._carried[best] else 0
         return BayesianClaim(
-            epsilon_mu=math.ceil(float(figures[best]) * 1e4 + 0.1) / 1e4,
+            epsilon_mu=_rounded_up(figures[best]),
+            epsilon_mu_distribution_free=_rounded_up(self._figures("bounded").min()),
             delta_mu=settings.delta_mu,
             failure=settings.failure,
             confidence=1 - settings.failure,
@@ -99,21 +112,20 @@ class BayesianAccountant:
             order=settings.orders[best],
             pairs=settings.pairs,
             steps=self._steps,
-            estimated_steps=self.recorded,
-            charged_in_full=heavy if settings.heavy_tails == "charge" else 0,
-            heavy_tailed=heavy / self.recorded if self.recorded else 0.0,
+            estimated_steps=estimated,
+            effective_samples=float(self._pool.effective[best]),
+            trusted=not estimated or (carried and figures[best] >= self._figures("charged")[best]),
             directions=settings.directions,
         )
 
+    def _figures(self, estimate: Literal["student", "charged", "bounded"]) -> Array:
+        left = self._settings.delta_mu - self._settings.failure
+        return np.asarray((self.costs(estimate) + math.log(1 / left)) / np.array(self._settings.orders))
+
     def save(self, path: Path) -> None:
         """Keep what was recorded. Privacy: in the private folder of a run, never in a release."""
-        state = {
-            "recorded": self.recorded,
-            "orders": list(self._settings.orders),
-            "costs": self._costs.tolist(),
-            "heavy": self._heavy.tolist(),
-        }
-        write_text(path, json.dumps(state) + "\n")
+        state = {"recorded": self.recorded, "orders": list(self._settings.orders), "student": self._student.tolist()}
+        write_text(path, json.dumps({**state, "pool": self._pool.state()}) + "\n")
 
     def restore(self, path: Path) -> None:
         """Go on from what was kept, if anything was; a file that does not fit is refused."""
@@ -121,14 +133,18 @@ class BayesianAccountant:
             return
         try:
             state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            costs, heavy = np.array(state["costs"], dtype=np.float64), np.array(state["heavy"], dtype=np.int64)
-            fits = state["orders"] == list(self._settings.orders) and costs.shape == heavy.shape == self._costs.shape
-            recorded = int(state["recorded"])
+            recorded, student = int(state["recorded"]), np.array(state["student"], dtype=np.float64)
+            fits = state["orders"] == list(self._settings.orders) and np.isfinite(student).all()
+            self._pool.load(state["pool"])
         except (OSError, ValueError, KeyError, TypeError):
             fits = False
-        if not (fits and 0 <= recorded <= self._steps and np.isfinite(costs).all()):
+        if not (fits and 0 <= recorded <= self._steps and student.shape == self._student.shape):
             raise InputError(f"bayesian: {path} is not the record of this run; it is damaged, so start a new run")
-        self.recorded, self._costs, self._heavy = recorded, costs, heavy
+        self.recorded, self._student = recorded, student
+
+
+def _rounded_up(figure: float) -> float:
+    return math.ceil(float(figure) * 1e4 + 0.1) / 1e4
 
 
 def worst_case_epsilon(settings: BayesianSettings, planned: Event, others: Sequence[Event] = ()) -> float:

@@ -24,6 +24,8 @@ ASSUMPTIONS = (
     "the cost at the weights that this run went through stands for its cost at all others",
     "Student's t covers the mean over units of exp(steps * cost): gradients longer than those sampled are rare enough",
 )
+FEWEST_EFFECTIVE = 100
+"""Where fewer samples carry a mean, Student's t is not trusted with it."""
 _DIGITS = 1e-9
 
 
@@ -42,9 +44,10 @@ class BayesianClaim(BaseModel):
     """(epsilon_mu, delta_mu)-Bayesian differential privacy of one run, with all that it rests on.
 
     ``delta_mu`` contains ``failure``, the probability that the confidence bound fails somewhere in the run.
-    ``estimated_steps`` of the ``steps`` were estimated; the others, and ``charged_in_full`` of these at the order that
-    gave the figure, cost what they cost in the worst case. ``heavy_tailed`` is the share of estimated steps, at that
-    order, where the samples show that the bound is not to be trusted.
+    ``estimated_steps`` of the ``steps`` were estimated; the others count at their worst case. ``effective_samples`` is
+    the number of sampled gradients that carry the estimate at its order; where they are few, or show more together than
+    the bounds of the single steps do, the estimate is not ``trusted``. ``epsilon_mu_distribution_free`` does without the
+    last assumption: it holds whatever the law of the gradients' lengths.
     """
 
     model_config = _STRICT
@@ -58,8 +61,9 @@ class BayesianClaim(BaseModel):
     pairs: Annotated[int, Field(ge=3)]
     steps: Annotated[int, Field(ge=1)]
     estimated_steps: Annotated[int, Field(ge=0)]
-    charged_in_full: Annotated[int, Field(ge=0)] = 0
-    heavy_tailed: Share = 0.0
+    effective_samples: Annotated[float, Field(ge=0)]
+    trusted: bool
+    epsilon_mu_distribution_free: Annotated[float, Field(ge=0)]
     directions: Literal["tight", "as printed"] = "tight"
     unit: Literal["record"] = "record"
     assumptions: Annotated[tuple[str, ...], Field(min_length=1)] = ASSUMPTIONS
@@ -73,14 +77,11 @@ class BayesianClaim(BaseModel):
             raise ValueError(f"confidence {self.confidence} is above 1 - failure")
         if self.percentile.share > markov_share(self.delta_mu, self.percentile.delta) + _DIGITS:
             raise ValueError(f"percentile: share {self.percentile.share} does not follow from delta_mu")
-        if not self.charged_in_full <= self.estimated_steps <= self.steps:
+        if self.estimated_steps > self.steps:
             raise ValueError(f"{self.estimated_steps} estimated of {self.steps} steps")
+        if self.trusted and self.estimated_steps and self.effective_samples < FEWEST_EFFECTIVE:
+            raise ValueError(f"trusted: {self.effective_samples:g} effective samples are too few for that")
         return self
-
-    @property
-    def trusted(self) -> bool:
-        """Whether the samples gave no sign that the confidence bound fails."""
-        return self.heavy_tailed == 0 or self.charged_in_full == round(self.heavy_tailed * self.estimated_steps)
 
 
 def markov_share(delta_mu: float, delta: float) -> float:
@@ -101,9 +102,12 @@ def claim_in_words(claim: BayesianClaim) -> list[str]:
     ]
     if not claim.trusted:
         sentences.append(
-            f"Do not rely on it: in {claim.heavy_tailed:.1%} of the steps the sampled gradients show tails for which "
-            "the confidence bound is known to fail."
+            f"Do not rely on it: only {claim.effective_samples:.0f} of {claim.estimated_steps * claim.pairs} sampled "
+            "gradients carry the estimate, and for such tails its confidence bound is known to fail."
         )
+    sentences.append(
+        f"Whatever the law of the gradients' lengths: epsilon_mu {rounded(claim.epsilon_mu_distribution_free)} instead."
+    )
     return [*sentences, f"Warning: {claim.warning}."]
 
 

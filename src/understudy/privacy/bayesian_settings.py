@@ -15,8 +15,9 @@ Order = Annotated[int, Field(ge=1, le=512)]
 class BayesianSettings(BaseModel):
     """How a run is accounted beside its guarantee; none of it changes the run or its epsilon.
 
-    ``heavy_tails`` says what happens to a step whose samples show that the confidence bound fails: ``charge`` counts it
-    at its worst case, ``warn`` keeps the estimate of the paper and marks the claim as not to be relied on.
+    ``heavy_tails`` says what happens where too few samples carry an estimate: ``charge`` never goes below Student's
+    bound of the whole run's samples together, and takes the worst case where even of these too few count; ``warn``
+    keeps the estimate of the paper, step by step, and marks the claim as not to be relied on.
     """
 
     model_config = _FROZEN

@@ -58,9 +58,9 @@ def figures_possible(claim: BayesianClaim, events: tuple[Event, ...]) -> tuple[f
         directions=claim.directions,
     )
     others = [event for event in events if event is not sampled[0]]
-    most = float(BayesianAccountant(settings, sampled[0], others).costs[0])
+    most = float(BayesianAccountant(settings, sampled[0], others).costs()[0])
     fixed = float(sum(unsampled_moments(event, (claim.order,))[0] for event in others))
     each = (most - fixed) / claim.steps
-    least = most - each * (claim.estimated_steps - claim.charged_in_full)
+    least = most - each * claim.estimated_steps
     needed = math.log(1 / (claim.delta_mu - claim.failure))
     return (least + needed) / claim.order, (most + needed) / claim.order
