@@ -55,6 +55,7 @@ class TrainOptions:
     preset: str | None = None  # a named config of the method; what ``config`` says is laid over it
     transport: object | None = None  # how to reach the clients of a federation; None: simulated from the data
     witness: Callable[[str, Tensor], None] | None = None  # an audit's: is shown every sanitized value
+    witness: Callable[[str, Tensor], None] | None = None  # an audit's: is shown every sanitized value
 
 
 def train(

@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from understudy.cli import (
+    audit,
     compare,
     curve,
     data,
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 for _module in (demo, train, release, sample, evaluate, compare, curve, report, plan, verify, methods):
     app.command(_module.NAME)(_module.command)
+app.add_typer(audit.app, name="audit")
 app.add_typer(data.app, name="data")
 app.add_typer(federated.app, name="federated")
 

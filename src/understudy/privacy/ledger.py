@@ -14,13 +14,16 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.files import sync_folder
 from understudy.privacy.events import Event
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _START = "understudy-ledger-1"
 
@@ -35,6 +38,7 @@ class Ledger:
         self._length = 0
         self._accounts: dict[str, Account] = {}
         self.aborted = False
+        self.witness: Callable[[str, Tensor], None] | None = None  # is shown every sanitized value, with its purpose
 
     @classmethod
     def create(cls, path: Path) -> Ledger:

@@ -76,7 +76,7 @@ class GaussianMechanism:
             raise InputError(f"mechanism: {name} has sensitivity {self.sensitivity}, not {event.sensitivity}")
         self.clip = clip
         self.account: Account = ledger.account(event)
-        self._randomness = randomness
+        self._randomness, self._witness = randomness, ledger.witness
         self._streams: dict[torch.device, NoiseStream] = {}
         self._rows: Tensor | None = None  # how many were seen and how many of them were not finite, on the device
 
@@ -107,7 +107,10 @@ class GaussianMechanism:
         """``exact`` plus noise, added in double precision."""
         if exact.device not in self._streams:
             self._streams[exact.device] = self._randomness.noise(exact.device)
-        return torch.add(exact.double(), self._streams[exact.device].draw(exact.shape), alpha=deviation)
+        value_dp = torch.add(exact.double(), self._streams[exact.device].draw(exact.shape), alpha=deviation)
+        if self._witness is not None:  # an audit; it sees what an attacker might
+            self._witness(str(self.account.template.purpose), value_dp)
+        return value_dp
 
 
 class GaussianSum(GaussianMechanism):

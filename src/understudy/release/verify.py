@@ -18,6 +18,7 @@ from understudy.privacy import accounting, viewers
 from understudy.privacy.certificate import Certificate, Guarantee, file_sha256, read_certificate
 from understudy.privacy.events import Event
 from understudy.release import folders
+from understudy.release.audit_checks import check_audits
 from understudy.release.bayesian_checks import check_data_dependent
 from understudy.release.meaning import event_in_words
 
@@ -96,6 +97,7 @@ def verify(folder: Path | str) -> Verification:
     if certificate.not_private is not None:
         return Verification(None, None, None, (*checks, Check("guarantee", False, f"none: {certificate.not_private}")))
     checks.append(_check_plan(place, certificate))
+    checks += [Check(*found) for found in check_audits(certificate)]
     checks += [Check(*found) for found in check_data_dependent(certificate)]
     computed, recomputed = _recompute(certificate)
     headline = certificate.headline

@@ -1,0 +1,94 @@
+"""Probes: for each method a plan so small that it can be played a hundred thousand times, and the games it consists of.
+
+A probe is planned by the method itself, with the noise that its budget asks for; it differs from a real run in its
+counts and rates alone. A method has a game for each event of its plan, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from understudy.audit.games import Game, ReleasedEmbedding, SampledBlocks, SampledClients, SampledSum
+from understudy.audit.query_games import MessageAnswers, RevealedAnswers, RoutedAnswers, Votes
+from understudy.data.domain import Domain
+from understudy.errors import InputError
+from understudy.methods.configuration import build_config
+from understudy.methods.registry import get_method
+from understudy.privacy.budget import Budget
+from understudy.privacy.events import Event
+
+_DOMAIN = Domain(shape=(1, 8, 8), classes=3, nominal_records=40, nominal_clients=4)
+_POISSON = {"batch": 20, "steps": 4}  # a rate of a half
+_VOTES = {"teachers": 4, "queries": 4}
+_VOTING = {"queries_per_step": 4}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What is played for a method, and against whom its answer counts."""
+
+    method: str
+    games: tuple[Game, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    viewer: Literal["public", "server"] = "public"
+    variant: str = "default"
+
+    def events(self, budget: Budget) -> tuple[Event, ...]:
+        """The events of the probe's plan, as its viewer sees them."""
+        method = get_method(self.method)
+        plan = method.plan(build_config(method.config_type, self.config), _DOMAIN, budget)
+        if self.viewer == "server":
+            return (method.contract(plan).answer_event(),)
+        return plan.events
+
+
+PROBES = (
+    Probe("dp-merf", (ReleasedEmbedding(),)),
+    Probe("dp-hp", (ReleasedEmbedding(),)),
+    Probe("dp-merf-ae", (SampledSum(), ReleasedEmbedding()), {"privacy": _POISSON}),
+    Probe("dp-sinkhorn", (SampledBlocks(), ReleasedEmbedding()), {"privacy": _POISSON}),
+    Probe("dpgan", (SampledSum(), ReleasedEmbedding()), {"privacy": _POISSON}),
+    Probe("dp-cgan", (SampledSum(),), {"privacy": _POISSON}),
+    Probe("bdp-gan", (SampledSum(), ReleasedEmbedding()), {"privacy": _POISSON}),
+    Probe(
+        "gs-wgan",
+        (RoutedAnswers("panel"), ReleasedEmbedding()),
+        {"privacy": {"subsets": 4, "queries": 8}, "method": {"queries_per_step": 8}},
+    ),
+    Probe(
+        "gs-wgan",
+        (RevealedAnswers(),),
+        {
+            "privacy": {"subsets": 2, "queries": 4, "embedding_share": 0.0},
+            "method": {"mode": "paper", "queries_per_step": 4},
+        },
+        variant="as published",
+    ),
+    Probe("datalens", (Votes("signs", 5),), {"privacy": {**_VOTES, "top": 5}, "method": _VOTING}),
+    Probe(
+        "g-pate", (Votes("bins", 3), Votes("peaks", 3)), {"privacy": {**_VOTES, "projections": 3}, "method": _VOTING}
+    ),
+    Probe("pate-gan", (Votes("real"),), {"privacy": _VOTES, "method": _VOTING}),
+    Probe("fedavg-gan", (SampledClients(),), {"privacy": {"rounds": 3, "clients_per_round": 2}}),
+    Probe("gs-wgan-federated", (RoutedAnswers("desk"),), {"privacy": {"queries": 8, "queries_per_round": 8}}),
+    Probe(
+        "gs-wgan-federated",
+        (MessageAnswers(),),
+        {"privacy": {"queries": 8, "queries_per_round": 8}},
+        viewer="server",
+        variant="against the server",
+    ),
+)
+
+
+def probes_of(names: tuple[str, ...]) -> tuple[Probe, ...]:
+    """The probes of the named methods, or of all; a method without any is an error, never a silent pass."""
+    for name in names:
+        private = get_method(name).private
+        if not private:
+            raise InputError(f"audit: {name} is not private, so there is no claim to audit; choose a private method")
+        if not any(probe.method == name for probe in PROBES):
+            raise InputError(f"audit: {name} has no probe; add one to audit/probes.py, with a game for each event")
+    return tuple(probe for probe in PROBES if not names or probe.method in names)
