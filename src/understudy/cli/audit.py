@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,11 +54,10 @@ def mechanisms(
     from understudy.audit.probes import probes_of
     from understudy.privacy.budget import Budget
 
-    probes, found = probes_of(tuple(methods or ())), []
+    probes, budget = probes_of(tuple(methods or ())), Budget(epsilon, delta)
+    settings = AuditSettings(trials, confidence, len(probes))
     with _playing() as listener:
-        settings = AuditSettings(trials, confidence, len(probes), listener)
-        for probe in probes:
-            found.append(audit_mechanism(probe, Budget(epsilon, delta), settings))
+        found = [audit_mechanism(probe, budget, replace(settings, listener=listener)) for probe in probes]
     _conclude(found, to, as_json)
 
 

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from understudy.errors import InputError
 from understudy.privacy.audits import AuditRecord
-from understudy.privacy.audits import AuditRecord
 from understudy.privacy.bayesian_claim import BayesianClaim
 from understudy.privacy.events import Event
 
