@@ -116,6 +116,15 @@ def test_the_readme_keeps_everything_outside_its_marks(script: ModuleType):
     assert "| scans | new-method | 9.0301, verified | not measured | not measured | - |" in text
 
 
+def test_the_readme_shows_one_row_for_a_method_at_one_epsilon_and_the_pictures_of_the_least_fid(script: ModuleType):
+    rows = {"gs-wgan-mnist-eps10": quality(), "gs-wgan-mnist-eps10-wide": quality(fid=33.3)}
+    text = script.readme(f"{script.START}{script.END}", rows)
+    assert text.count("| mnist | gs-wgan |") == 1
+    assert "| 33.3 |" in text
+    assert text.count("![Samples") == 1
+    assert "![Samples of gs-wgan-mnist-eps10-wide]" in text
+
+
 def test_a_method_without_privacy_is_a_reference_and_claims_nothing(script: ModuleType):
     (line,) = [line for line in script.page(results()).splitlines() if "**gan**" in line]
     assert "| none, not private |" in line

@@ -81,7 +81,13 @@ def test_a_preset_is_the_paper_and_nothing_of_ours(preset, discriminator_steps, 
 
 def test_every_preset_is_tried_here():
     tried = {"paper-eps10", "paper-eps10-fashion", "paper-eps10-adaptive", "paper-eps1", "paper-eps1-adaptive"}
-    assert set(get_method("dpgan").presets) == tried
+    assert set(get_method("dpgan").presets) == tried | {"gpu"}
+
+
+def test_the_preset_for_a_card_spends_the_whole_budget_on_steps_and_an_embedding():
+    plan = plan_of("gpu", 10)
+    assert 9.99 < plan.epsilon <= 10
+    assert [event.count for event in plan.events] == [40_000, 1]
 
 
 def test_what_a_preset_leaves_unspent_can_be_calibrated_away():
@@ -105,7 +111,7 @@ def test_the_published_dp_cgan_costs_far_less_than_the_ten_it_was_reported_at():
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match="preset: 'best' is unknown for dpgan; choose one of paper-eps1, "):
+    with pytest.raises(InputError, match="preset: 'best' is unknown for dpgan; choose one of gpu, paper-eps1, "):
         configure(get_method("dpgan"), {}, "best")
     with pytest.raises(InputError, match="preset: 'best' is unknown for dp-merf; it has none"):
         configure(get_method("dp-merf"), {}, "best")

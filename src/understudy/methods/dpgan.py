@@ -11,7 +11,7 @@ read generated images and the discriminator, and so cost nothing.
 Additions to the paper, each of which can be turned off: with ``privacy.embedding_share`` a part of the budget buys a
 noisy mean embedding (as in DP-MERF) from which the generator starts and to which it stays tied by
 ``method.embedding_pull``, and what is released may be an exponential average of the generator's weights.
-The presets are the settings of the paper, without either.
+The presets named ``paper`` are the settings of the paper, without either; ``gpu`` uses both.
 """
 
 from __future__ import annotations
@@ -90,6 +90,18 @@ def paper_preset(noise_multiplier: float, batch: int, steps: int, **method: Any)
     return {"privacy": privacy, "method": {**network, "average_decay": 0.0, "head_start": 0, **method}}
 
 
+# For 28x28 images on a graphics card: a longer fit, a stronger pull, and no generator step before five of the other.
+_GPU = {
+    "privacy": {"steps": 40_000, "batch": 512},
+    "method": {
+        "embedding": {"steps": 3000, "batch": 500},
+        "embedding_pull": 100.0,
+        "schedule": {"ladder": [5, 10, 20, 50, 100, 200]},
+    },
+    "runtime": {"precision": "bf16"},
+}
+
+
 class DpGan(Method):
     """DP-SGD on the discriminator; the generator learns from what that discriminator says about its images."""
 
@@ -98,6 +110,7 @@ class DpGan(Method):
     paper: ClassVar[str] = "Bie, Kamath, Zhang: Private GANs, Revisited (TMLR 2023)"
     config_type: ClassVar[type[MethodConfig]] = DpGanConfig
     presets: ClassVar = {
+        "gpu": _GPU,
         "paper-eps10": paper_preset(1.0, 128, 450_000, discriminator_steps=50),
         "paper-eps10-fashion": paper_preset(1.0, 128, 450_000, discriminator_steps=100),
         "paper-eps10-adaptive": paper_preset(
