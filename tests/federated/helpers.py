@@ -9,7 +9,8 @@ import numpy as np
 
 from understudy.data import ImageDataset, from_arrays
 from understudy.data.options import source_options
-from understudy.federated.client import Client, Membership
+from understudy.federated.client import Client
+from understudy.federated.client_ledger import Membership
 from understudy.federated.contract import Contract
 from understudy.methods.base import Plan
 from understudy.methods.configuration import build_config
@@ -24,12 +25,18 @@ CLIENTS, CLASSES = 3, 3
 def tiny_config(**changes: dict[str, Any]) -> dict[str, Any]:
     """Settings of a run that takes about a second: four rounds of 12 queries."""
     groups: dict[str, dict[str, Any]] = {
-        "privacy": {"noise_multiplier": 10.0, "queries": 48, "queries_per_round": 12},
+        "privacy": {
+            "noise_multiplier": 10.0,
+            "queries": 48,
+            "queries_per_round": 12,
+            "embedding_noise_multiplier": 10.0,
+        },
         "method": {
             "steps_per_round": 2,
             "pool": 8,
             "critics": {"batch": 4, "width": 8, "warm_iterations": 1, "rounds": 1},
             "generator": {"width": 2, "latent": 2},
+            "embedding": {"frequencies": 8, "steps": 2, "batch": 12},
         },
         "runtime": {"device": "cpu"},
     }

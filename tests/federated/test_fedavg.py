@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from understudy.errors import InputError
-from understudy.federated.client import Membership
+from understudy.federated.client_ledger import Membership
 from understudy.federated.local import LocalTransport
 from understudy.federated.messages import Images, question_key
 from understudy.federated.task import ClientTerms, read_spending, write_client

@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 
 from understudy.errors import CheckError, InputError
-from understudy.federated import messages
+from understudy.federated import embedding, messages
 from understudy.federated.fleet import RemoteFleet, Round, SimulatedFleet, slots_of_records
 from understudy.federated.local import LocalTransport
 from understudy.federated.messages import Answer, Images, Status
@@ -224,7 +224,7 @@ def test_simulated_and_deployed_runs_have_the_same_ledger_and_certificate(both):
     assert ledgers[0] == ledgers[1]
     certificates = [load(home / name).certificate.model_dump() for name in ("simulated", "deployed")]
     for certificate in certificates:
-        for name in ("created", "generator_sha256", "runs_on_this_data"):
+        for name in ("created", "generator_sha256", "runs_on_this_data", "config_sha256"):  # it has the law of labels
             del certificate[name]
     assert certificates[0] == certificates[1]
     assert all(verify(home / name).passed for name in ("simulated", "deployed"))
@@ -259,6 +259,9 @@ def test_a_server_that_died_goes_on_with_new_rounds_and_asks_nothing_twice(data,
             self.deadly = deadly
 
         def exchange(self, questions):
+            if embedding.is_question(questions[0], 0, contract):
+                yield from ((number, clients[number].answer(question)) for number, question in questions.items())
+                return
             rounds.append(messages.decode_question(questions[0], contract).round)
             for number, question in questions.items():
                 yield number, clients[number].answer(question)

@@ -64,7 +64,7 @@ def test_a_run_over_flower_trains_and_verifies_and_every_client_pays_for_itself(
     assert verify(tmp_path / "run").passed
     answers = [open_client(folders / f"client-{client}").spending()["answers"] for client in range(CLIENTS)]
     assert sum(answers) == Ledger.open(tmp_path / "run" / "ledger.jsonl").events()[0].executed
-    assert len(grid.captured) == 4 * CLIENTS
+    assert len(grid.captured) == (1 + 4) * CLIENTS  # an embedding, then four rounds
 
 
 def test_a_reply_holds_one_record_with_the_bytes_of_an_answer_and_nothing_else(data, contract, folders):

@@ -38,10 +38,11 @@ def finished(tmp_path_factory):
 def test_a_plan_routes_over_all_enrolled_clients_and_leaves_a_part_of_delta_for_the_limits():
     config = FederatedConfig.model_validate({"privacy": {"queries": 960_000}})
     plan = GsWganFederated().plan(config, FEMNIST, Budget(10, 1.15e-3))
-    (event,) = plan.events
+    event, embedding = plan.events
     assert (event.unit, event.sampling.subsets, event.sensitivity) == ("client", 359, "2C")
     assert 955_000 <= event.count <= 960_000
-    assert 1.45 < event.noise_multiplier < 1.6  # about 1.51 for epsilon 10
+    assert 1.45 < event.noise_multiplier < 1.6  # about 1.51 for epsilon 10, a little more beside an embedding
+    assert (embedding.unit, embedding.sensitivity, embedding.noise_parts) == ("client", "C", 359)
     assert 9.9 < plan.epsilon <= 10
     assert any("times 359 clients is more than 0.01" in remark for remark in plan.remarks)
     limits = plan.config.privacy

@@ -64,9 +64,12 @@ def test_counts_survive_a_crash_and_a_round_counts_once_the_ledger_holds_it(next
     again = RoutingDesk(desk.limits, os.urandom, tmp_path / "routing.json")
     again.remember(next_round)
     assert np.array_equal(again.asked_private, desk.asked_private * counted)
+    before = desk.asked_private
     desk.route(1)
     again.remember(1)
-    assert again.asked_private.sum() == 35  # 7 clients of 5 slots, all full
+    assert np.array_equal(again.asked_private, before)
+    again.remember(2)
+    assert np.array_equal(again.asked_private, desk.asked_private)
 
 
 @pytest.mark.parametrize("content", [None, "{", "{}", '{"round": 0, "before": [0], "asked": [0]}'])

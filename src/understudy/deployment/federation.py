@@ -23,7 +23,7 @@ from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
 from understudy.deployment import credentials
 from understudy.errors import BudgetError, InputError
-from understudy.federated.client import check_affordable
+from understudy.federated.client_ledger import check_affordable
 from understudy.federated.contract import Contract
 from understudy.federated.task import ClientTerms, write_client
 from understudy.files import make_folder, write_text

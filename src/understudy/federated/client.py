@@ -10,7 +10,6 @@ with the critic and the last answers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,47 +18,25 @@ from torch import Tensor
 
 from understudy.data.dataset import ImageDataset
 from understudy.errors import BudgetError, InputError
+from understudy.federated import embedding as embeddings
 from understudy.federated import messages
+from understudy.federated.client_ledger import (
+    Membership,
+    check_affordable,
+    critic_path,
+    lost_ledger,
+    open_ledger,
+    spending,
+)
 from understudy.federated.contract import DIGEST_BYTES, Contract
 from understudy.federated.messages import Answer, Question, Status
 from understudy.files import make_folder, read_tensors, write_bytes, write_tensors
-from understudy.privacy import accounting
-from understudy.privacy.budget import Budget
-from understudy.privacy.ledger import Account, Ledger
 from understudy.privacy.messages import GaussianMessages
 from understudy.privacy.randomness import Randomness
 from understudy.training.critic_panel import CriticGroup, FakePool, Home
 
 _KEPT_ANSWERS = 2
 _NO_QUESTION = bytes(DIGEST_BYTES)
-
-
-@dataclass(frozen=True)
-class Membership:
-    """Who a client is in its federation, and what it is ready to spend there (against the server: replace-one)."""
-
-    client: int
-    budget: Budget
-
-    def __post_init__(self) -> None:
-        if self.client < 0:
-            raise InputError(f"client: {self.client} is no number of an enrolled client; number them from 0")
-
-
-def check_affordable(contract: Contract, budget: Budget) -> None:
-    """Refuse to take part with a budget that does not pay for all answers that the contract foresees.
-
-    Privacy: a client that ran out on its way would drop out depending on how often it was asked, and delta pays only
-    for the limit in the contract. So it is decided here, before any routing.
-    """
-    limit = contract.limits.answers
-    event = contract.answer_event().model_copy(update={"count": limit})
-    cost = accounting.certified_epsilon([event], budget.delta)
-    if cost > budget.epsilon:
-        raise BudgetError(
-            f"budget: the {limit} answers of this contract cost a client epsilon {cost:g} at delta {budget.delta:g}, "
-            f"more than {budget.epsilon:g}; raise the client's budget or do not take part"
-        )
 
 
 class Client:
@@ -101,6 +78,8 @@ class Client:
             return self._refusal(Status.FAILED, content)
 
     def _answer(self, content: bytes) -> bytes:
+        if embeddings.is_question(content, self.membership.client, self.contract):
+            return self._embed()
         try:
             question = messages.decode_question(content, self.contract)
         except InputError:
@@ -121,17 +100,44 @@ class Client:
         self._save(question.round)
         return sealed
 
+    def _embed(self) -> bytes:
+        """The client's embedding with its own noise; made once, and the same bytes ever after.
+
+        Privacy: replacing the records moves it by at most 2C, C = 1: one Gaussian, on disk before the noise is drawn.
+        """
+        assert self._embedding is not None, "its contract has one"
+        path = self.folder / "private" / "embedding.bin"
+        if not path.exists():
+            row_dp = self._embedding.answer(self._embedding_row(), 1, "embedding")
+            if row_dp is None:
+                return b""  # paid for, and lost in a crash: it is never made again
+            write_bytes(path, embeddings.encode_answer(row_dp[0], self.membership.client, self.contract))
+            self._save(self._last_round)
+        return path.read_bytes()
+
+    def _embedding_row(self) -> Tensor:
+        """The embedding (1, values), unsanitized; zero where anything about the records went wrong."""
+        classes, count = embeddings.embedding_shape(self.contract)
+        try:
+            known = embeddings.features(self.contract, torch.device("cpu"))
+            return embeddings.client_embedding(*self._critic.records_private(), known, classes).unsqueeze(0)
+        except Exception:
+            return torch.zeros(1, classes * count)
+
     # --- spending
 
     def spending(self) -> dict[str, float | int | str]:
         """What the client has spent and may still spend, for itself to read."""
-        return {**spending(self._mechanism.account, self.membership), "most_answers": self.contract.limits.answers}
+        return spending(self._ledger, self.contract, self.membership)
 
     def _open_ledger(self, randomness: Randomness) -> GaussianMessages:
         contract = self.contract
         self._ledger = open_ledger(self.folder)
-        event = contract.answer_event().model_copy(update={"count": contract.limits.answers})
-        return GaussianMessages(self._ledger, randomness, clip=contract.clip, event=event)
+        answers = GaussianMessages(self._ledger, randomness, clip=contract.clip, event=contract.answer_event())
+        self._embedding: GaussianMessages | None = None
+        if (embedding := contract.embedding_event()) is not None:
+            self._embedding = GaussianMessages(self._ledger, randomness, clip=1.0, event=embedding)
+        return answers
 
     # --- the critic
 
@@ -175,10 +181,13 @@ class Client:
 
     # --- answers
 
+    @property
+    def _last_round(self) -> int:
+        return max((int(key.removeprefix("round ")) for key in self._mechanism.account.keys), default=-1)
+
     def _answered_before(self, number: int) -> bool:
         """Whether this round, or a later one, was answered: an old round never comes back."""
-        answered = [int(key.removeprefix("round ")) for key in self._mechanism.account.keys]
-        return number <= max(answered, default=-1)
+        return number <= self._last_round
 
     def _repeat(self, question: Question, key: bytes, content: bytes) -> bytes:
         """The same answer to the same message; nothing to any other message of a round that is over."""
@@ -200,50 +209,6 @@ class Client:
 
     def _answer_path(self, number: int) -> Path:
         return self.folder / "private" / "answers" / f"{number:08d}.bin"
-
-
-def critic_path(folder: Path) -> Path:
-    """Where a client keeps its critic, with the mark of the ledger it rests on."""
-    return folder / "private" / "critic.safetensors"
-
-
-def open_ledger(folder: Path) -> Ledger:
-    """The ledger of a client; a new one only where the client has not taken part yet.
-
-    Privacy: a client that has a critic or answers but no ledger has lost the record of its spending, so it must not
-    start to count from nothing.
-    """
-    path = folder / "ledger.jsonl"
-    if path.exists():
-        return Ledger.open(path)
-    if critic_path(folder).exists() or any((folder / "private").glob("answers/*.bin")):
-        raise lost_ledger(folder)
-    return Ledger.create(path)
-
-
-def lost_ledger(folder: Path) -> InputError:
-    """The one sentence about a ledger that is gone or has lost records."""
-    return InputError(
-        f"ledger: {folder / 'ledger.jsonl'} does not hold what it held when this client last answered, so its spending "
-        "is unknown and nothing is answered; bring the file back from a copy, or take part in a new federation only"
-    )
-
-
-def spending(account: Account, membership: Membership) -> dict[str, float | int | str]:
-    """What an account says was spent against the server, by replace-one, and what may still be."""
-    delta = membership.budget.delta
-    events = [account.template.charged(planned=0, executed=account.reserved)] if account.reserved else []
-    return {
-        "client": membership.client,
-        "answers": account.reserved,
-        "most_answers": account.planned,
-        "epsilon": accounting.certified_epsilon(events, delta),
-        "most_epsilon": membership.budget.epsilon,
-        "delta": delta,
-        "unit": "client",
-        "adjacency": "replace-one",
-        "viewer": "server",
-    }
 
 
 def fake_pool(images: messages.Images) -> FakePool:

@@ -23,6 +23,21 @@ Kind = Literal["gs-wgan-federated", "fedavg-gan"]
 DIGEST_BYTES = 16
 
 
+class EmbeddingTerms(BaseModel):
+    """The mean embedding that every client sends once, before the first round: which features, and its own noise.
+
+    ``smoothing`` (in pixels) blurs images before features are taken; ``noise_multiplier`` is the deviation of a
+    client's noise over 2C, with C = 1.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    frequencies: Count
+    length_scales: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    smoothing: Annotated[float, Field(ge=0)]
+    size_share: Annotated[float, Field(gt=0, lt=1)]
+    noise_multiplier: Positive
+
+
 class Contract(BaseModel):
     """Terms of a federation. ``pool`` is the number of generated images that critics train on in a round.
 
@@ -40,6 +55,7 @@ class Contract(BaseModel):
     critics: CriticSettings
     pool: Count
     answer_bits: Literal[8, 16] = 8
+    embedding: EmbeddingTerms | None = None
 
     @property
     def digest(self) -> bytes:
@@ -66,6 +82,20 @@ class Contract(BaseModel):
             count=self.limits.answers,
             purpose="answers to the server",
         )
+
+    def embedding_event(self) -> Event | None:
+        """The one embedding that a client sends, as its own ledger counts it; None where there is none."""
+        if self.embedding is None:
+            return None
+        multiplier = self.embedding.noise_multiplier
+        return Event(
+            noise_multiplier=multiplier, sensitivity="2C", unit="client", count=1, purpose="embedding to the server"
+        )
+
+    def client_events(self) -> tuple[Event, ...]:
+        """All that the contract can ever cost a client against the server."""
+        embedding = self.embedding_event()
+        return (self.answer_event(),) if embedding is None else (self.answer_event(), embedding)
 
     def to_json(self) -> str:
         """The content of ``contract.json``; the same for all parties, byte for byte."""

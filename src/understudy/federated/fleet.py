@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -17,12 +18,14 @@ from torch import Tensor
 
 from understudy.data.dataset import ImageDataset
 from understudy.errors import CheckError, InputError
+from understudy.federated import embedding as embeddings
 from understudy.federated import messages
 from understudy.federated.client import fake_pool
 from understudy.federated.contract import Contract
 from understudy.federated.messages import Images, Question, Status
 from understudy.federated.routing import Routed
 from understudy.privacy.mechanisms import GaussianAnswers
+from understudy.privacy.messages import GaussianParts
 from understudy.training.critic_panel import CriticGroup, FakePool, Home
 
 _SLOTS_PER_QUERY = 8  # more empty slots than this for each query are not worth filling
@@ -41,6 +44,10 @@ class Round:
 
 class Fleet(Protocol):
     """All clients."""
+
+    def embedding(self, mechanism: GaussianParts, path: Path) -> Tensor:
+        """The sum of all clients' embeddings with its noise, kept in ``path``: made once in a run."""
+        ...
 
     def answers(self, asked: Round, answering: GaussianAnswers) -> Tensor:
         """Sanitized answers (queries, values) in query order, each at least as noisy as the ledger says."""
@@ -87,6 +94,23 @@ class SimulatedFleet:
         for _ in range(max(1, self.contract.critics.warm_iterations)):
             self._critics.train_all(self._on_device(pool))
 
+    def embedding(self, mechanism: GaussianParts, path: Path) -> Tensor:
+        """What the embeddings of all clients would add up to.
+
+        Privacy: every client's embedding is clipped by itself; the noise of all parts is added at once, which has the
+        same law. One execution, drawn and charged once (``release_once``).
+        """
+        return mechanism.release_once(lambda: self._embedding_sum(mechanism), path)
+
+    def _embedding_sum(self, mechanism: GaussianParts) -> Tensor:
+        classes, count = embeddings.embedding_shape(self.contract)
+        known = embeddings.features(self.contract, self._device)
+        total = torch.zeros(classes * count, dtype=torch.float64, device=self._device)
+        for client in range(self.contract.limits.clients):
+            own = embeddings.client_embedding(*self._critics.records_private(client), known, classes)
+            mechanism.accumulate(total, own.unsqueeze(0))
+        return total
+
     def answers(self, asked: Round, answering: GaussianAnswers) -> Tensor:
         """What all clients would answer.
 
@@ -128,6 +152,24 @@ class RemoteFleet:
         self.tally: Counter[str] = Counter()
         self.bytes_sent = self.bytes_received = 0
         self._silent_rounds = 0
+
+    def embedding(self, mechanism: GaussianParts, path: Path) -> Tensor:
+        """Ask every enrolled client for its embedding and add them up; for a missing one stands zero plus its noise."""
+        return mechanism.collect(lambda: self._asked_embedding(mechanism), path)
+
+    def _asked_embedding(self, mechanism: GaussianParts) -> Tensor:
+        classes, count = embeddings.embedding_shape(self.contract)
+        everybody = range(self.contract.limits.clients)
+        questions = {client: embeddings.encode_question(client, self.contract) for client in everybody}
+        found: dict[int, Tensor] = {}
+        for client, content in self._transport.exchange(questions):
+            row_dp = embeddings.decode_answer(content, client, self.contract) if client in questions else None
+            if row_dp is not None:
+                found.setdefault(client, row_dp)
+        if not found:
+            raise CheckError("federation: no client sent its embedding; start the clients and continue with --resume")
+        rows_dp = [found[client] if client in found else mechanism.lost_part(classes * count) for client in everybody]
+        return torch.stack(rows_dp).sum(dim=0)
 
     def answers(self, asked: Round, answering: GaussianAnswers) -> Tensor:
         """Ask every enrolled client once and wait for the transport's deadline.

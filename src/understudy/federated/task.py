@@ -15,7 +15,8 @@ from understudy.data.dataset import ImageDataset
 from understudy.data.options import SourceOptions
 from understudy.data.sources import load
 from understudy.errors import EmptyDataError, InputError
-from understudy.federated.client import Client, Membership, check_membership, lost_ledger, spending
+from understudy.federated.client import Client, check_membership
+from understudy.federated.client_ledger import Membership, lost_ledger, spending
 from understudy.federated.contract import Contract, read_contract
 from understudy.federated.updates import UpdateClient
 from understudy.files import make_folder, write_text
@@ -97,16 +98,12 @@ def read_spending(folder: Path) -> dict[str, float | int | str]:
             f"spending: {contract.kind} promises a client nothing against the server, so there is nothing to count; "
             "the guarantee against the public is in the certificate"
         )
-    event = contract.answer_event()
     if not (folder / LEDGER).exists():
         if (folder / "private").is_dir():
             raise lost_ledger(folder)
         with TemporaryDirectory() as place:
-            return spending(Ledger.create(Path(place) / LEDGER).account(event), membership)
-    ledger = Ledger.open(folder / LEDGER)
-    planned = [known for known in ledger.events() if known.purpose == event.purpose]
-    count = max((known.planned or 0 for known in planned), default=event.count)
-    return spending(ledger.account(event.model_copy(update={"count": count})), membership)
+            return spending(Ledger.create(Path(place) / LEDGER), contract, membership)
+    return spending(Ledger.open(folder / LEDGER), contract, membership)
 
 
 def client_data(terms: ClientTerms, contract: Contract) -> ImageDataset:

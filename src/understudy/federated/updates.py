@@ -19,7 +19,8 @@ from torch import Tensor
 from understudy.data.dataset import ImageDataset
 from understudy.errors import InputError
 from understudy.federated import messages
-from understudy.federated.client import Membership, check_membership, fake_pool
+from understudy.federated.client import check_membership, fake_pool
+from understudy.federated.client_ledger import Membership
 from understudy.federated.contract import DIGEST_BYTES, Contract
 from understudy.federated.fleet import Transport, slots_of_records
 from understudy.federated.messages import Images, question_key

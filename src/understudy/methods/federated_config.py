@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from understudy.data.domain import Domain
-from understudy.federated.contract import Contract
+from understudy.federated.contract import Contract, EmbeddingTerms
 from understudy.methods.configuration import MethodConfig, PrivacyConfig
+from understudy.methods.embedding_share import Share, embedding_events
 from understudy.methods.federated_claims import decided_limits, enrolled
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import ClientLimits
@@ -28,6 +30,26 @@ class FederatedPrivacy(PrivacyConfig):
     answers_per_client: Count | None = None  # that any client gives at most
     colluding_clients: Count = 1
     clip: Positive = 0.1  # C
+    embedding_share: Share = 0.15  # of epsilon, for the clients' mean embeddings
+    embedding_noise_multiplier: Positive | None = None  # of their sum; decided by the share
+
+
+class ClientEmbeddingSettings(BaseModel):
+    """The embedding that clients send once, and the fit of the generator to their sum.
+
+    Lengths are parts of the image: ``length_scales`` of the root of the number of pixels, ``smoothing`` of the height.
+    A few hundred clients are few, so the noise is loud: blurred images and a short scale hear most in spite of it, and
+    a long scale draws a generator near that knows nothing yet.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    frequencies: Count = 500
+    length_scales: tuple[Positive, ...] = (0.08, 0.3)
+    smoothing: Annotated[float, Field(ge=0)] = 0.05
+    size_share: Annotated[float, Field(gt=0, lt=1)] = 0.15  # the part of a client's squared norm that counts classes
+    steps: Count = 2000
+    batch: Count = 300
+    learning_rate: Positive = 1e-3
 
 
 class FederatedSettings(BaseModel):
@@ -43,6 +65,7 @@ class FederatedSettings(BaseModel):
     answer_bits: Literal[8, 16] = 8
     critics: CriticSettings = CriticSettings(warm_iterations=100, per_step=100)
     generator: GeneratorSettings = GeneratorSettings(learning_rate=3e-4)
+    embedding: ClientEmbeddingSettings = ClientEmbeddingSettings()
 
 
 class FederatedConfig(MethodConfig):
@@ -60,7 +83,10 @@ def decided(config: FederatedConfig, domain: Domain, budget: Budget) -> Federate
     rounds = max(1, total // per_round)
     bare = ClientLimits(clients=clients, rounds=rounds, queries=per_round, slots=1, answers=1)
     limits = decided_limits(bare, privacy.slots, privacy.answers_per_client, budget)
+    share, given = privacy.embedding_share, privacy.embedding_noise_multiplier
+    embedding = embedding_events(share, given, Budget(budget.epsilon, budget.delta))
     update = {
+        "embedding_noise_multiplier": embedding[0].noise_multiplier if embedding else None,
         "queries": rounds * per_round,
         "queries_per_round": per_round,
         "slots": limits.slots,
@@ -70,7 +96,7 @@ def decided(config: FederatedConfig, domain: Domain, budget: Budget) -> Federate
     critics = {"width": method.critics.width or width, "per_step": min(method.critics.per_step, clients)}
     settings = {
         "critics": method.critics.model_copy(update=critics),
-        "generator": method.generator.decided(width, from_embedding=False),
+        "generator": method.generator.decided(width, from_embedding=bool(embedding)),
     }
     changed = {"privacy": privacy.model_copy(update=update), "method": method.model_copy(update=settings)}
     return config.model_copy(update=changed)
@@ -102,6 +128,20 @@ def federation_contract(config: FederatedConfig, domain: Domain) -> Contract:
         critics=config.method.critics,
         pool=config.method.pool,
         answer_bits=config.method.answer_bits,
+        embedding=_embedding_terms(config, domain),
+    )
+
+
+def _embedding_terms(config: FederatedConfig, domain: Domain) -> EmbeddingTerms | None:
+    if config.privacy.embedding_noise_multiplier is None:
+        return None
+    settings = config.method.embedding
+    return EmbeddingTerms(
+        frequencies=settings.frequencies,
+        length_scales=settings.length_scales,
+        smoothing=settings.smoothing * domain.shape[1],
+        size_share=settings.size_share,
+        noise_multiplier=config.privacy.embedding_noise_multiplier / (2 * math.sqrt(enrolled(domain))),
     )
 
 
@@ -115,6 +155,21 @@ def answer_event(config: FederatedConfig, domain: Domain, noise_multiplier: floa
         count=config.privacy.queries or 1,
         purpose=_PURPOSE,
     )
+
+
+def embedding_event(config: FederatedConfig, domain: Domain) -> tuple[Event, ...]:
+    """The sum of all clients' embeddings, as the public sees it: noise in as many parts as there are clients."""
+    if config.privacy.embedding_noise_multiplier is None:
+        return ()
+    event = Event(
+        noise_multiplier=config.privacy.embedding_noise_multiplier,
+        sensitivity="C",
+        unit="client",
+        count=1,
+        purpose="clients' mean embeddings",
+        noise_parts=enrolled(domain),
+    )
+    return (event,)
 
 
 def rough_seconds(

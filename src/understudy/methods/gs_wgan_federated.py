@@ -35,6 +35,7 @@ from understudy.methods.federated_config import (
     FederatedConfig,
     answer_event,
     decided,
+    embedding_event,
     federation_contract,
     limits_of,
     rough_seconds,
@@ -45,20 +46,26 @@ from understudy.privacy.certificate import Guarantee
 from understudy.privacy.events import Event, RoutedSampling
 
 if TYPE_CHECKING:
-    from understudy.federated import fleet, player, routing
+    from understudy.federated import embedding, fleet, player, routing
     from understudy.federated.fleet import Fleet
     from understudy.federated.player import RoundPlayer
     from understudy.federated.routing import RoutingDesk
     from understudy.models.generator import Generator
     from understudy.privacy import mechanisms
+    from understudy.privacy import messages as private_messages
+    from understudy.training import anchor as anchors
     from understudy.training import critic_panel, states
+    from understudy.training.anchor import Anchor
     from understudy.training.run import Run
 else:
+    anchors = LazyModule("understudy.training.anchor")
+    embedding = LazyModule("understudy.federated.embedding")
     fleet = LazyModule("understudy.federated.fleet")
     player = LazyModule("understudy.federated.player")
     routing = LazyModule("understudy.federated.routing")
     mechanisms = LazyModule("understudy.privacy.mechanisms")
     critic_panel = LazyModule("understudy.training.critic_panel")
+    private_messages = LazyModule("understudy.privacy.messages")
     states = LazyModule("understudy.training.states")
 
 _REPORTS = 50
@@ -99,7 +106,7 @@ class GsWganFederated(Method):
         accounted = Budget(budget.epsilon, accounted_delta(limits, budget))
 
         def events(multiplier: float) -> tuple[Event, ...]:
-            return (answer_event(config, domain, multiplier),)
+            return (answer_event(config, domain, multiplier), *embedding_event(config, domain))
 
         planned = events(config.privacy.noise_multiplier or accounting.calibrate(events, accounted))
         noisy = config.with_noise(planned[0].noise_multiplier)
@@ -136,10 +143,13 @@ class GsWganFederated(Method):
         """Algorithm 2 in rounds: show the pool to all clients, ask a secret one about each image, learn from all."""
         config = _config(run)
         contract = federation_contract(config, run.plan.domain)
-        generator = player.RoundPlayer(run, config.method.generator)
+        clients = _fleet(run, contract)
+        generator = player.RoundPlayer(run, config.method.generator, _anchor(run, contract, clients))
         desk = routing.RoutingDesk(contract.limits, run.randomness.bits, run.private / "routing.json")
         progress = states.Resumable(run, generator.average, generator.parts())
-        clients = _fleet(run, contract, generator, resumed=progress.resumed)
+        if generator.anchor and not progress.resumed:
+            generator.fit_anchor(run, config.method.embedding)
+        _prepare(clients, contract, generator, resumed=progress.resumed)
         answering = mechanisms.GaussianAnswers(run.ledger, run.randomness, clip=contract.clip, event=run.plan.events[0])
         desk.remember(answering.account.reserved // contract.limits.queries)
         for number in progress.steps(contract.limits.rounds):
@@ -176,17 +186,34 @@ def _play_round(
     generator.learn_from(inputs, answers_dp / contract.clip, min(steps, contract.limits.queries))
 
 
-def _fleet(run: Run, contract: Contract, generator: RoundPlayer, *, resumed: bool) -> Fleet:
+def _fleet(run: Run, contract: Contract) -> Fleet:
     """Clients behind messages where the run was given a transport, else all of them simulated from the run's data."""
     if run.transport is not None:
         return fleet.RemoteFleet(contract, run.transport)
     home = critic_panel.Home(run.randomness, run.device, run.plan.config.runtime.precision)
-    simulated = fleet.SimulatedFleet(run.data, contract, home)
-    if resumed:
-        simulated.catch_up(generator.shown(generator.draw_inputs(contract.pool)))
+    return fleet.SimulatedFleet(run.data, contract, home)
+
+
+def _anchor(run: Run, contract: Contract, clients: Fleet) -> Anchor | None:
+    """The sum of all clients' embeddings to start from; None where the plan has none.
+
+    Privacy: one execution; each client clips its embedding to 1 and adds its part of the noise (docs/federated.md).
+    """
+    if contract.embedding is None:
+        return None
+    mechanism = private_messages.GaussianParts(run.ledger, run.randomness, clip=1.0, event=run.plan.events[1])
+    total_dp = clients.embedding(mechanism, run.private / "embedding.safetensors").to(run.device)
+    return anchors.Anchor(embedding.features(contract, run.device), embedding.noisy_means(total_dp, contract))
+
+
+def _prepare(clients: Fleet, contract: Contract, generator: RoundPlayer, *, resumed: bool) -> None:
+    """Bring simulated critics to where they should be before the next round; real clients do so for themselves."""
+    if not isinstance(clients, fleet.SimulatedFleet):
+        return
+    if resumed or generator.anchor:  # the generator is worth learning from
+        clients.catch_up(generator.shown(generator.draw_inputs(contract.pool)))
     else:
-        simulated.warm_start()
-    return simulated
+        clients.warm_start()
 
 
 def _report(run: Run, number: int, contract: Contract, generator: RoundPlayer) -> None:

@@ -63,8 +63,9 @@ class Event(BaseModel):
     ``noise_multiplier`` is the noise's standard deviation over the sensitivity. ``sensitivity`` names the convention
     ("C": add or remove one clipped unit; "2C": replace one clipped answer by another; "sqrt(2)C": replace the one-hot
     votes of one teacher by others): the multiplier already contains it, and routed answers have no other than "2C".
-    ``unit`` is whose data one execution may reveal. ``count`` is what is charged and is never below what was planned or
-    executed.
+    ``unit`` is whose data one execution may reveal. ``noise_parts`` says that the noise of a sum over clients was added
+    in so many equal parts, one by each client before its part of the sum left it; None: all at once. ``count`` is what
+    is charged and is never below what was planned or executed.
     """
 
     model_config = _STRICT
@@ -77,6 +78,7 @@ class Event(BaseModel):
     planned: Annotated[int, Field(ge=0)] | None = None
     executed: Annotated[int, Field(ge=0)] | None = None
     purpose: str | None = None
+    noise_parts: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _charged_in_full(self) -> Event:
@@ -85,6 +87,8 @@ class Event(BaseModel):
             raise ValueError(f"count {self.count} is below what was planned or executed ({spent})")
         if self.sensitivity not in ("2C", None) and self.sampling.kind in ("routed", "revealed"):
             raise ValueError(f"sensitivity {self.sensitivity}: {self.sampling.kind} answers are accounted with 2C only")
+        if self.noise_parts and (self.unit, self.sensitivity, self.sampling.kind) != ("client", "C", "none"):
+            raise ValueError("noise_parts: only an unsampled sum over clients (sensitivity C) has noise in parts")
         rows = getattr(self.sampling, "rows", 1)
         if self.count % rows:
             raise ValueError(f"count {self.count} is not a multiple of the {rows} rows of one draw")

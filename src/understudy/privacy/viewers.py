@@ -1,9 +1,10 @@
 """Who sees what of a federation, and what the events are for them: the public, the server, and colluding clients.
 
-The ledger of a federated run holds one kind of event: a query routed secretly over all enrolled clients. That is what
-the public sees. A server knows whom it asks, so for it a client's answers are plain Gaussians, at most as many as the
-client gives. Clients that collude know which queries came to themselves, so for them the rest was routed over the
-others. The proofs are in docs/federated.md.
+The ledger of a federated run holds two kinds of events. One is a query routed secretly over all enrolled clients. That
+is what the public sees. A server knows whom it asks, so for it a client's answers are plain Gaussians, at most as many
+as the client gives. Clients that collude know which queries came to themselves, so for them the rest was routed over
+the others. The other is a sum over all clients, to which each added a part of the noise: the public sees the sum, the
+server each part with its own noise alone, and colluding clients know their own parts. Proofs: docs/federated.md.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ def _seen_by_server(event: Event, guarantee: Guarantee) -> Event:
     """All answers of one client, unsampled; replacing its data moves each of them by at most 2C."""
     if guarantee.adjacency != "replace-one":
         raise InputError("a server sees who takes part, so only replace-one can be claimed")
+    if event.noise_parts is not None:
+        own = event.noise_multiplier / (2 * math.sqrt(_parts(event, guarantee)))
+        return _with(event, NoSampling(), event.count, noise_multiplier=own, sensitivity="2C", noise_parts=None)
     if event.sensitivity != "2C":
         raise InputError("the events are not sanitized before the server sees them (sensitivity 2C)")
     if event.sampling.kind == "none":
@@ -44,19 +48,37 @@ def _seen_by_server(event: Event, guarantee: Guarantee) -> Event:
 def _seen_by_clients(event: Event, guarantee: Guarantee) -> Event:
     if event.sampling.kind == "none" and event.sensitivity == "2C":
         return event
+    if event.noise_parts is not None and guarantee.coalition is not None and guarantee.adjacency == "add-remove":
+        parts = _parts(event, guarantee)
+        left = _others(parts, guarantee.coalition)
+        return _with(
+            event, NoSampling(), event.count, noise_multiplier=event.noise_multiplier * math.sqrt(left / parts)
+        )
     if event.sampling.kind != "routed" or guarantee.coalition is None:
         raise InputError("the size of the coalition and routed events are needed")
     if guarantee.adjacency != "add-remove":
         raise InputError("routed events are accounted for add-remove only")
-    others = event.sampling.subsets - guarantee.coalition
-    if others < 1:
-        raise InputError(f"a coalition of {guarantee.coalition} leaves none of {event.sampling.subsets} clients")
+    others = _others(event.sampling.subsets, guarantee.coalition)
     return _with(event, RoutedSampling(subsets=others), event.count)
 
 
-def _with(event: Event, sampling: NoSampling | RoutedSampling, count: int) -> Event:
+def _others(clients: int, coalition: int) -> int:
+    if clients <= coalition:
+        raise InputError(f"a coalition of {coalition} leaves none of {clients} clients")
+    return clients - coalition
+
+
+def _parts(event: Event, guarantee: Guarantee) -> int:
+    """In how many parts the noise was added: one for each enrolled client."""
+    parts = event.noise_parts or 1
+    if guarantee.limits is not None and guarantee.limits.clients != parts:
+        raise InputError(f"the noise has {parts} parts, but {guarantee.limits.clients} clients are enrolled")
+    return parts
+
+
+def _with(event: Event, sampling: NoSampling | RoutedSampling, count: int, **changes: object) -> Event:
     fields = event.model_dump() | {"sampling": sampling.model_dump(), "count": count, "planned": None, "executed": None}
-    return Event.model_validate(fields)
+    return Event.model_validate(fields | changes)
 
 
 def limits_delta(limits: ClientLimits, epsilon: float) -> float:

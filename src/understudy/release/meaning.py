@@ -158,7 +158,7 @@ def by_viewer(guarantees: Sequence[Guarantee]) -> list[str]:
     """
     if all(guarantee.unit != "client" for guarantee in guarantees):
         return []
-    lines = []
+    lines: list[str] = []
     for viewer, seen in _VIEWERS.items():
         found = [guarantee for guarantee in guarantees if guarantee.viewer == viewer]
         lines += [f"against {seen}: no guarantee"] if not found else map(against, found)
@@ -180,5 +180,7 @@ def event_in_words(event: Event) -> str:
         "revealed": f"of one of {getattr(event.sampling, 'subsets', 1)} subsets, the draw being treated as known",
     }[event.sampling.kind]
     purpose = f" ({event.purpose})" if event.purpose else ""
+    if event.noise_parts:
+        purpose += f", the noise added in {event.noise_parts} equal parts, one by each client"
     times = "once" if event.count == 1 else f"{event.count:,} times"
     return f"{times} a {event.mechanism} mechanism with noise multiplier {event.noise_multiplier:g} {sampling}{purpose}"

@@ -97,8 +97,8 @@ def verify(folder: Path | str) -> Verification:
     if certificate.not_private is not None:
         return Verification(None, None, None, (*checks, Check("guarantee", False, f"none: {certificate.not_private}")))
     checks.append(_check_plan(place, certificate))
-    checks += [Check(*found) for found in check_audits(certificate)]
     checks += [Check(*found) for found in check_data_dependent(certificate)]
+    checks += [Check(*found) for found in check_audits(certificate)]
     computed, recomputed = _recompute(certificate)
     headline = certificate.headline
     return Verification(computed, headline.delta, headline.epsilon, (*checks, *recomputed))
@@ -211,11 +211,8 @@ def _missing_events(place: Path, certificate: Certificate) -> list[Event]:
 
 
 def _charges(event: Event, planned: Event) -> bool:
-    same = (event.mechanism, event.noise_multiplier, event.sampling) == (
-        planned.mechanism,
-        planned.noise_multiplier,
-        planned.sampling,
-    )
+    fields = ("mechanism", "noise_multiplier", "sampling", "noise_parts")
+    same = all(getattr(event, name) == getattr(planned, name) for name in fields)
     return same and event.count >= planned.count
 
 
@@ -287,6 +284,8 @@ def _check_limits(name: str, guarantee: Guarantee, certificate: Certificate) -> 
     name, limits = f"{name}: limits", guarantee.limits
     assert limits is not None, "asked only where there are any"
     for event in certificate.events:
+        if event.noise_parts == limits.clients:
+            continue  # every client's part of a sum: no limit cuts it off
         clients, routed = getattr(event.sampling, "subsets", limits.clients), limits.rounds * limits.queries
         if event.sampling.kind != "routed" or clients != limits.clients or routed < event.count:
             return Check(name, False, "they are not those of the routed events")

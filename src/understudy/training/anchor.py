@@ -11,7 +11,7 @@ from understudy.data.domain import Domain
 from understudy.models.generator import Generator
 from understudy.privacy.events import Event
 from understudy.training import mean_embedding
-from understudy.training.mean_embedding import Embedding, Fit, NoisyMeans
+from understudy.training.mean_embedding import Embedding, Fit, FitSettings, NoisyMeans
 from understudy.training.run import Run
 from understudy.training.settings import EmbeddingSettings
 
@@ -34,7 +34,7 @@ class Anchor:
         embedding = Embedding.of_run(run, settings)
         return cls(embedding, mean_embedding.release_means(run, embedding, event))
 
-    def fit(self, run: Run, generator: Generator, settings: EmbeddingSettings, random: torch.Generator) -> None:
+    def fit(self, run: Run, generator: Generator, settings: FitSettings, random: torch.Generator) -> None:
         """Fit a generator before its training begins, with progress; a stopped run fits it again when resumed."""
         fit = Fit(generator, self.embedding, self.means, settings)
         for step in range(settings.steps):

@@ -72,6 +72,12 @@ class CriticGroup:
         self.bank = CriticBank(bank_config, runtime, active, home.device, self._random)
         self._next = 0
 
+    def records_private(self, critic: int = 0) -> tuple[Tensor, Tensor | None]:
+        """The images and labels of one critic's subset. Privacy: private; for a mechanism and nothing else."""
+        records = self._records_private
+        own = records.table.members[critic, : int(records.table.sizes[critic])]
+        return records.images[own], None if records.labels is None else records.labels[own]
+
     def warm_start(self) -> None:
         """Train each critic against a throw-away generator of its own, on its own subset."""
         config = WarmStartConfig(

@@ -19,8 +19,9 @@ from understudy.errors import CheckError
 from understudy.models.generator import Generator, GeneratorConfig, build_generator
 from understudy.training.anchor import Anchor
 from understudy.training.critic_panel import FakePool
+from understudy.training.mean_embedding import FitSettings
 from understudy.training.run import Run
-from understudy.training.settings import EmbeddingSettings, GeneratorSettings
+from understudy.training.settings import GeneratorSettings
 from understudy.training.states import Stateful
 
 _BLANK_CONTRAST = 0.03  # mean deviation of the pixels of one image, and of one pixel over images
@@ -65,7 +66,7 @@ class GeneratorPlayer:
         """What a checkpoint must keep beside the average."""
         return {"live": self.live, "optimizer": self._optimizer, "schedule": self._schedule}
 
-    def fit_anchor(self, run: Run, settings: EmbeddingSettings) -> None:
+    def fit_anchor(self, run: Run, settings: FitSettings) -> None:
         """Fit the generator to the released embedding before the first query."""
         assert self.anchor is not None, "only where an embedding was released"
         self.anchor.fit(run, self.live, settings, self._random)
