@@ -29,6 +29,7 @@ STAGES = (  # a module imports from its own stage and earlier ones, never from a
     ("release",),
     ("evaluate",),
     ("report",),
+    ("inspection",),
     ("workflow",),
     ("audit",),
     ("deployment",),

@@ -16,6 +16,7 @@ from understudy.cli import (
     demo,
     evaluate,
     federated,
+    inspect,
     methods,
     plan,
     release,
@@ -36,7 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _module in (demo, train, release, sample, evaluate, compare, curve, report, plan, verify, methods):
+for _module in (demo, train, release, sample, evaluate, compare, curve, inspect, report, plan, verify, methods):
     app.command(_module.NAME)(_module.command)
 app.add_typer(audit.app, name="audit")
 app.add_typer(data.app, name="data")

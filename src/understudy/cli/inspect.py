@@ -1,0 +1,80 @@
+"""``understudy inspect``: what is wrong with data that nobody may look at, found in the samples of their release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from understudy.cli.options import Classes, DataOptions, Declare, Json, Records, Shape, print_json
+from understudy.errors import CheckError, InputError
+
+if TYPE_CHECKING:
+    from understudy.inspection.samples import Samples
+
+NAME = "inspect"
+
+
+def command(
+    suspect: Annotated[
+        Path, typer.Argument(metavar="RELEASE", help="The release to inspect, or the run that made it.")
+    ],
+    normal: Annotated[
+        Path | None, typer.Argument(metavar="[NORMAL]", help="A release of data that are in order, to compare with.")
+    ] = None,
+    to: Annotated[Path, typer.Option("--to", help="The HTML file to write.")] = Path("inspection.html"),
+    samples: Annotated[int, typer.Option("--samples", help="Images to draw of each class.")] = 600,
+    real: Annotated[
+        str | None, typer.Option("--real", help="Compare with real data instead: NOT private, and stamped so.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit with code 1 if anything was found.")] = False,
+    records: Records = None,
+    classes: Classes = None,
+    shape: Shape = None,
+    declare: Declare = None,
+    as_json: Json = False,
+) -> None:
+    """Find faults of the data in samples: turned, mirrored or inverted images, missing, mixed or rare classes.
+
+    Alone, a release is tested for consistency with itself; beside a normal one, class by class. Every finding comes
+    with a statistic, a margin and a false-alarm rate. Samples cost no privacy: what is said follows from releases.
+    """
+    from understudy.inspection.inspection import inspect_samples
+    from understudy.inspection.page import check_page_destination, write_page
+
+    if normal is not None and real is not None:
+        raise InputError("inspect: compare with a normal release or with --real data; leave one of them out")
+    check_page_destination(to)
+    drawn = _draw(suspect, samples)
+    reference = None if normal is None else _draw(normal, samples)
+    if real is not None:
+        reference = _real(drawn, DataOptions(real, records, classes, shape, declare or ()), samples)
+    inspection = inspect_samples(drawn, reference)
+    path = write_page(inspection, to)
+    if as_json:
+        print_json({**inspection.as_dict(), "page": str(path)})
+    else:
+        for sentence in inspection.sentences():
+            typer.echo(sentence)
+        typer.echo(f"page: {path} ({inspection.stamp})")
+    if check and inspection.findings:
+        raise CheckError(f"inspect: {len(inspection.findings)} findings about {suspect}; the page {path} shows them")
+
+
+def _draw(folder: Path, samples: int) -> Samples:
+    from understudy.inspection.samples import draw_samples
+    from understudy.release.release import load
+    from understudy.report.subjects import name_of
+
+    return draw_samples(load(folder), samples, name_of(folder))
+
+
+def _real(suspect: Samples, source: DataOptions, samples: int) -> Samples:
+    """Real images, declared as the release where the user left it open.
+
+    Privacy: what is computed with them is not private; the page shows them and is stamped.
+    """
+    from understudy.inspection.samples import real_samples
+
+    return real_samples(source.completed_from(suspect.domain).load(), samples)

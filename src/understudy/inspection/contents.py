@@ -1,0 +1,198 @@
+"""Classes: does each still look like itself, is any of its content unknown, and how many of each are there?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from understudy.inspection.bounds import at_least, at_most
+from understudy.inspection.changes import Pictures
+from understudy.inspection.findings import Finding, percent
+from understudy.inspection.neighbours import closest, distances, halves
+from understudy.inspection.samples import Samples
+
+RECOGNITION_MARGIN = 0.40
+"""Recognition of a class may fall by so much before it is reported."""
+CONFUSED = 0.50
+"""In one release alone: a class of which less than this is recognised cannot be told from others."""
+UNKNOWN_MARGIN = 0.25
+REACH = 2.0
+"""Unknown is what lies so many times as far (squared) from all normal images as all but 1 % of them lie themselves."""
+BALANCE_FACTOR = 2.0
+ALONE_FACTOR = 5.0
+"""Without a reference: a class that is so many times rarer or commoner than if all were equally common."""
+MISSING = 0.1
+"""A class with less than this part of its due share is called missing."""
+_DEVIATIONS = 6.0  # of the noise in a share; one in five hundred million is farther out
+_FEWEST = 20
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """How the images of a class are recognised by a judge that has seen other images of all classes."""
+
+    label: int
+    recognised: int
+    total: int
+    expected: int  # of the judge's own held-out images
+    expected_total: int
+    mistaken_for: int  # the class that it is taken for most often, other than itself
+    unknown: int = 0
+
+    @property
+    def rate(self) -> float:
+        """The share that is recognised."""
+        return self.recognised / max(1, self.total)
+
+
+def recognise(
+    normal: Sequence[Pictures], suspect: Sequence[Pictures], explained: Sequence[NDArray[np.bool_]] | None = None
+) -> list[Recognition]:
+    """Recognise suspect images by their nearest normal ones; classes with too few of either are left out.
+
+    Images that are ``explained`` by a change that was found are never called unknown.
+    """
+    parts = [halves(images) for images in normal]
+    galleries = [gallery if len(gallery) >= _FEWEST else gallery[:0] for gallery, _ in parts]
+    found = []
+    for label, ((_, held_out), images) in enumerate(zip(parts, suspect, strict=True)):
+        if not len(galleries[label]) or not len(images):
+            continue
+        near = [distances(images, gallery) for gallery in galleries]
+        own = [distances(held_out, gallery) for gallery in galleries]
+        judged, expected = closest(near), closest(own)
+        reach = REACH * float(np.quantile(np.min(own, axis=0), 0.99))
+        far = np.min(near, axis=0) > reach
+        others = np.bincount(judged[judged != label], minlength=len(galleries))
+        found.append(
+            Recognition(
+                label=label,
+                recognised=int((judged == label).sum()),
+                total=len(images),
+                expected=int((expected == label).sum()),
+                expected_total=len(held_out),
+                mistaken_for=int(others.argmax()),
+                unknown=int((far if explained is None else far & ~explained[label]).sum()),
+            )
+        )
+    return found
+
+
+def find_changed_classes(recognitions: Sequence[Recognition], names: Sequence[str], level: float) -> list[Finding]:
+    """Classes whose images are no longer recognised, and classes with content that the normal release does not have."""
+    each = level / (3 * max(1, len(recognitions)))
+    findings = []
+    for seen in recognitions:
+        highest = at_most(seen.recognised, seen.total, each)
+        lowest = at_least(seen.expected, seen.expected_total, each)
+        unknown = at_least(seen.unknown, seen.total, each)
+        strange = unknown > UNKNOWN_MARGIN
+        if len(names) > 1 and lowest - highest > RECOGNITION_MARGIN:
+            findings.append(_not_recognised(seen, names, lowest - highest, strange))
+        elif strange:
+            findings.append(_unknown(seen, names, unknown))
+    return findings
+
+
+def find_confused_classes(recognitions: Sequence[Recognition], names: Sequence[str], level: float) -> list[Finding]:
+    """In one release alone: classes that the release itself cannot tell from others."""
+    each = level / max(1, len(recognitions))
+    findings = []
+    for seen in recognitions if len(names) > 1 else ():
+        highest = at_most(seen.expected, seen.expected_total, each)
+        if highest < CONFUSED:
+            rate, other = seen.expected / seen.expected_total, names[seen.mistaken_for]
+            findings.append(
+                Finding(
+                    kind="class",
+                    name="confused-class",
+                    sentence=f"Class {names[seen.label]} has no look of its own: {percent(rate)} of its images are "
+                    f"recognised among the others of this release; most of the rest look like class {other}. It may "
+                    "be missing from the data, or its labels are wrong.",
+                    statistic="share of the images of the class that are recognised",
+                    estimate=rate,
+                    bound=highest,
+                    margin=CONFUSED,
+                    classes=(names[seen.label],),
+                )
+            )
+    return findings
+
+
+def find_imbalance(suspect: Samples, normal: Samples | None) -> list[Finding]:
+    """Classes that are missing, much rarer or much commoner than in the normal release, or than an equal part."""
+    if suspect.shares is None or len(suspect.shares) < 2:
+        return []
+    shares = np.array(suspect.shares)
+    equal = np.full(len(shares), 1 / len(shares))
+    known = normal is not None and normal.shares is not None
+    due = np.array(normal.shares) if normal is not None and normal.shares is not None else equal
+    deviations = [each.deviation or 0.0 for each in (suspect, normal) if each is not None]
+    noise = _DEVIATIONS * float(np.hypot.reduce(deviations))
+    factor = BALANCE_FACTOR if known else ALONE_FACTOR
+    findings = []
+    for label, name in enumerate(suspect.class_names):
+        share, expected = float(shares[label]), float(due[label])
+        bound = _ratio_bound(share, expected, noise)
+        if bound > factor:
+            findings.append(_imbalance(name, share, expected, bound, factor, known))
+    return findings
+
+
+def _ratio_bound(share: float, expected: float, noise: float) -> float:
+    """At least how many times rarer, or commoner, a class is, whatever the noise in its share."""
+    rarer = max(0.0, expected - noise) / max(share + noise, 1e-9)
+    commoner = max(0.0, share - noise) / max(expected + noise, 1e-9)
+    return max(rarer, commoner)
+
+
+def _imbalance(name: str, share: float, expected: float, bound: float, factor: float, known: bool) -> Finding:
+    compared = f"{percent(expected)} in the normal release" if known else f"{percent(expected)} if all were equal"
+    state = "practically missing" if share < MISSING * expected else "rare" if share < expected else "common"
+    return Finding(
+        kind="balance",
+        name="missing-class" if state == "practically missing" else "imbalance",
+        sentence=f"Class {name} is {state}: {100 * share:.1f} % of the images, against {compared}.",
+        statistic="how many times rarer or commoner the class is, less six deviations of the noise in the shares",
+        estimate=max(share, 1e-9) / expected if share > expected else expected / max(share, 1e-9),
+        bound=bound,
+        margin=factor,
+        classes=(name,),
+        false_alarm_rate=1e-8,
+    )
+
+
+def _not_recognised(seen: Recognition, names: Sequence[str], bound: float, strange: bool) -> Finding:
+    name, other = names[seen.label], names[seen.mistaken_for]
+    look = "most of them look like nothing in the normal release" if strange else f"most look like class {other}"
+    return Finding(
+        kind="class",
+        name="changed-class",
+        sentence=f"Class {name} does not look like class {name} of the normal release: {percent(seen.rate)} of its "
+        f"images are recognised, where {percent(seen.expected / seen.expected_total)} would be; {look}. It may be "
+        "missing from the data, or its labels are wrong.",
+        statistic="fall of the share of images that are recognised",
+        estimate=seen.expected / seen.expected_total - seen.rate,
+        bound=bound,
+        margin=RECOGNITION_MARGIN,
+        classes=(name,),
+    )
+
+
+def _unknown(seen: Recognition, names: Sequence[str], bound: float) -> Finding:
+    name = names[seen.label]
+    where = f"of class {name} " if len(names) > 1 else ""
+    return Finding(
+        kind="unknown",
+        name="unknown-content",
+        sentence=f"About {percent(seen.unknown / seen.total)} of the images {where}look like nothing in the normal "
+        "release: an unknown kind of image, or a fault that this inspection has no name for.",
+        statistic="share of images that lie far from all normal ones",
+        estimate=seen.unknown / seen.total,
+        bound=bound,
+        margin=UNKNOWN_MARGIN,
+        classes=(name,),
+    )

@@ -1,0 +1,249 @@
+"""An inspection as one HTML page that needs no network, in the design of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from numpy.typing import NDArray
+
+from understudy.errors import InputError
+from understudy.files import write_text
+from understudy.inspection import contents, mixtures, orientation, pixels
+from understudy.inspection.bounds import FALSE_ALARM_RATE
+from understudy.inspection.changes import CHANGES
+from understudy.inspection.inspection import Inspection
+from understudy.inspection.prototypes import prototypes
+from understudy.inspection.samples import Samples
+from understudy.report import pictures
+from understudy.report.views import NOTHING
+
+_COLUMNS = 10
+_MOST_SHOWN = 20  # classes with pictures
+_EXAMPLES = 12
+_UNDO = {change.name: change for change in CHANGES}
+
+
+def check_page_destination(destination: Path | str) -> Path:
+    """The page's path, refused before any work if it is a folder."""
+    target = Path(destination)
+    if target.is_dir():
+        raise InputError(f"inspect: {target} is a folder; name a file such as {target / 'inspection.html'}")
+    return target
+
+
+def write_page(inspection: Inspection, destination: Path | str) -> Path:
+    """Write the page.
+
+    Privacy: without real data everything on it is post-processing of releases. With real data the page shows records
+    and figures computed with them, and is stamped.
+    """
+    target = check_page_destination(destination)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"inspect: {target} cannot be written ({error.strerror}); choose another file") from None
+    write_text(target, render(inspection))
+    return target
+
+
+def render(inspection: Inspection) -> str:
+    """The page as text."""
+    loaders = ChoiceLoader([PackageLoader("understudy.inspection"), PackageLoader("understudy.report")])
+    environment = Environment(loader=loaders, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    names = inspection.suspect.class_names
+    return environment.get_template("inspection.html.j2").render(
+        suspect=inspection.suspect.name,
+        normal=None if inspection.normal is None else inspection.normal.name,
+        private=inspection.private,
+        stamp=inspection.stamp,
+        findings=[_finding(finding) for finding in inspection.findings],
+        nothing=inspection.sentences()[0],
+        evidence=[*_changed_images(inspection), *_groups(inspection)],
+        rows=_rows(inspection),
+        left_out=max(0, len(names) - _MOST_SHOWN),
+        prototypes=_prototypes(inspection),
+        shares=_share_table(inspection),
+        classes=_class_table(inspection),
+        balance=_balance_words(inspection),
+        margins=_margins(inspection),
+        rate=f"{FALSE_ALARM_RATE:g}",
+        per_class=max(len(images) for images in inspection.suspect.images),
+        created=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
+    )
+
+
+def _finding(finding: Any) -> dict[str, Any]:
+    values = finding.as_dict()
+    return {
+        **values,
+        "estimate": _figure(finding.estimate),
+        "bound": _figure(finding.bound),
+        "margin": _figure(finding.margin),
+        "rate": f"{finding.false_alarm_rate:g}",
+    }
+
+
+def _figure(value: float) -> str:
+    return f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.3g}"
+
+
+def _both(inspection: Inspection) -> list[tuple[str, Samples]]:
+    subjects = [("suspect" if inspection.normal else "samples", inspection.suspect)]
+    if inspection.normal is not None:
+        subjects.insert(0, ("real" if inspection.normal.real else "normal", inspection.normal))
+    return subjects
+
+
+def _shown(inspection: Inspection) -> Sequence[tuple[int, str]]:
+    return list(enumerate(inspection.suspect.class_names))[:_MOST_SHOWN]
+
+
+def _rows(inspection: Inspection) -> list[dict[str, Any]]:
+    """Side by side: the first images of every class."""
+    return [
+        {
+            "name": name,
+            "strips": [
+                (title, pictures.strip(samples.images[label][:_COLUMNS]))
+                for title, samples in _both(inspection)
+                if len(samples.images[label])
+            ],
+        }
+        for label, name in _shown(inspection)
+    ]
+
+
+def _prototypes(inspection: Inspection) -> list[dict[str, Any]]:
+    """The mean and the cluster centres of every class."""
+    found = []
+    for label, name in _shown(inspection):
+        strips = []
+        for title, samples in _both(inspection):
+            if len(samples.images[label]):
+                each = prototypes(samples.images[label])
+                shares = ", ".join(f"{100 * share:.0f} %" for share in each.shares)
+                strips.append((title, pictures.strip(each.row()), shares))
+        found.append({"name": name, "strips": strips})
+    return found
+
+
+def _changed_images(inspection: Inspection) -> list[dict[str, Any]]:
+    """For each change that was found in comparison: images judged so, and the same images with it undone."""
+    found = []
+    for name, by_class in inspection.examples.items():
+        rows = [
+            (label, row) for place in range(8) for label, rows in enumerate(by_class) for row in rows[place : place + 1]
+        ]
+        if not rows:
+            continue
+        images = np.stack([inspection.suspect.images[label][row] for label, row in rows[:_EXAMPLES]])
+        change = _UNDO[name]
+        found.append(
+            {
+                "title": f"Images judged to be {change.words}",
+                "strips": [("as they are", pictures.strip(images)), ("undone", pictures.strip(_undone(images, name)))],
+            }
+        )
+    return found
+
+
+def _undone(images: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
+    if name == "inverted":
+        return 255 - images
+    return np.ascontiguousarray(_UNDO[name].undo(images))  # type: ignore[arg-type]
+
+
+def _groups(inspection: Inspection) -> list[dict[str, Any]]:
+    """For each change that was found in one release alone: the means of the two groups of a class."""
+    found = []
+    for name in dict.fromkeys(mixture.change.name for mixture in inspection.mixtures):
+        concerned = [mixture for mixture in inspection.mixtures if mixture.change.name == name][:_EXAMPLES]
+        means = np.stack([mixture.groups for mixture in concerned])
+        pixels_of = np.round(255 * np.clip(means, 0, 1)).astype(np.uint8)
+        found.append(
+            {
+                "title": f"The two groups of each class: the smaller one looks {_UNDO[name].words}",
+                "strips": [
+                    ("larger group", pictures.strip(pixels_of[:, 0])),
+                    ("smaller group", pictures.strip(pixels_of[:, 1])),
+                ],
+            }
+        )
+    return found
+
+
+def _share_table(inspection: Inspection) -> dict[str, Any] | None:
+    if not inspection.shares:
+        return None
+    changes = [change for change in CHANGES if change.name in next(iter(inspection.shares.values()))]
+    return {
+        "head": [change.words for change in changes],
+        "lines": [
+            (name, [f"{100 * shares[change.name]:.0f} %" for change in changes])
+            for name, shares in inspection.shares.items()
+        ],
+    }
+
+
+def _class_table(inspection: Inspection) -> list[dict[str, Any]]:
+    """Recognition, pixel statistics and share of every class, the normal figure behind."""
+    recognised = {seen.label: seen for seen in inspection.recognitions}
+    subjects = [samples for _, samples in reversed(_both(inspection))]
+    small = [samples.small() for samples in subjects]
+    lines = []
+    for label, name in enumerate(inspection.suspect.class_names):
+        statistics = [pixels.pixel_statistics(each[label]) for each in small if len(each[label])]
+        seen = recognised.get(label)
+        lines.append(
+            {
+                "name": name,
+                "recognised": f"{100 * seen.rate:.0f} %" if seen and inspection.normal else _own_rate(seen),
+                "figures": [
+                    " / ".join(f"{each.mean(measure):.2f}" for each in statistics) for measure in pixels.MARGINS
+                ],
+                "share": " / ".join(
+                    NOTHING if samples.shares is None else f"{100 * samples.shares[label]:.1f} %"
+                    for samples in subjects
+                ),
+            }
+        )
+    return lines
+
+
+def _own_rate(seen: contents.Recognition | None) -> str:
+    return NOTHING if seen is None or not seen.expected_total else f"{100 * seen.expected / seen.expected_total:.0f} %"
+
+
+def _balance_words(inspection: Inspection) -> str | None:
+    if inspection.suspect.domain.classes is None:
+        return "The generator was trained without labels, so nothing is said about classes."
+    if inspection.suspect.shares is None:
+        return (
+            "This generator draws its classes by a declared law and not by one that it learnt: their balance in the "
+            "data cannot be seen in it."
+        )
+    return None
+
+
+def _margins(inspection: Inspection) -> list[str]:
+    if inspection.normal is None:
+        return [
+            f"Two groups: the smaller holds at least {100 * mixtures.MARGIN:.0f} %, and the change explains at least "
+            f"{100 * mixtures.LIKENESS:.0f} % of the difference between them.",
+            f"A class without a look of its own: less than {100 * contents.CONFUSED:.0f} % recognised.",
+            f"Balance: {contents.ALONE_FACTOR:g} times rarer or commoner than an equal part.",
+            f"Blank images: more than {100 * pixels.BLANK_MARGIN:.0f} % of a class.",
+        ]
+    return [
+        f"Turned, mirrored or inverted: more than {100 * orientation.MARGIN:.0f} % of all images, or "
+        f"{100 * orientation.CLASS_MARGIN:.0f} % of one class.",
+        f"Recognition of a class: a fall by more than {100 * contents.RECOGNITION_MARGIN:.0f} points.",
+        f"Unknown content: more than {100 * contents.UNKNOWN_MARGIN:.0f} % of a class.",
+        "Pixels: " + ", ".join(f"{name} by more than {margin:g}" for name, margin in pixels.MARGINS.items()) + ".",
+        f"Balance: more than {contents.BALANCE_FACTOR:g} times rarer or commoner, beyond the noise in the shares.",
+    ]
