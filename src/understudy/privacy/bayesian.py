@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from understudy.errors import BudgetError, InputError
 from understudy.files import write_text
-from understudy.privacy.accounting.bayesian_moments import Array, MomentTable, mean_bounds
+from understudy.privacy.accounting.bayesian_moments import Array, MomentTable, mean_bounds, price_of_delta
 from understudy.privacy.accounting.bayesian_pool import Pool
 from understudy.privacy.bayesian_claim import FEWEST_EFFECTIVE, BayesianClaim, Percentile, markov_share
 from understudy.privacy.bayesian_settings import BayesianSettings
@@ -37,8 +37,8 @@ class BayesianAccountant:
     def __init__(self, settings: BayesianSettings, planned: Event, others: Sequence[Event] = ()) -> None:
         self._settings, self._steps = settings, planned.count
         rate = _rate(planned)
-        self._table = MomentTable(settings.orders, rate, planned.noise_multiplier, settings.directions)
-        directions = 1 if settings.directions == "tight" else 2
+        self._table = MomentTable(settings.orders, rate, planned.noise_multiplier, settings.formulas)
+        directions = 1 if settings.formulas == "tight" else 2
         self._step_failure = settings.failure / (planned.count * len(settings.orders) * directions)
         self._fixed = sum(
             (unsampled_moments(event, settings.orders) for event in others), np.zeros(len(settings.orders))
@@ -115,12 +115,13 @@ class BayesianAccountant:
             estimated_steps=estimated,
             effective_samples=float(self._pool.effective[best]),
             trusted=not estimated or (carried and figures[best] >= self._figures("charged")[best]),
-            directions=settings.directions,
+            formulas=settings.formulas,
         )
 
     def _figures(self, estimate: Literal["student", "charged", "bounded"]) -> Array:
-        left = self._settings.delta_mu - self._settings.failure
-        return np.asarray((self.costs(estimate) + math.log(1 / left)) / np.array(self._settings.orders))
+        settings, orders = self._settings, np.array(self._settings.orders, dtype=np.float64)
+        price = price_of_delta(orders, settings.delta_mu - settings.failure, settings.formulas)
+        return np.asarray((self.costs(estimate) + price) / orders)
 
     def save(self, path: Path) -> None:
         """Keep what was recorded. Privacy: in the private folder of a run, never in a release."""

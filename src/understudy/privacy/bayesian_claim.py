@@ -30,9 +30,9 @@ _DIGITS = 1e-9
 
 
 class Percentile(BaseModel):
-    """For all but a share of ``1 - share`` of the units the loss exceeds epsilon_mu with probability delta only.
+    """For a ``share`` of the units, data with and without that unit are (epsilon_mu, delta)-indistinguishable.
 
-    By Markov's inequality (equation 12): the mean over units of that probability is at most delta_mu.
+    By Markov's inequality (equation 12): the mean over units of the delta that goes with epsilon_mu is at most delta_mu.
     """
 
     model_config = _STRICT
@@ -46,8 +46,8 @@ class BayesianClaim(BaseModel):
     ``delta_mu`` contains ``failure``, the probability that the confidence bound fails somewhere in the run.
     ``estimated_steps`` of the ``steps`` were estimated; the others count at their worst case. ``effective_samples`` is
     the number of sampled gradients that carry the estimate at its order; where they are few, or show more together than
-    the bounds of the single steps do, the estimate is not ``trusted``. ``epsilon_mu_distribution_free`` does without the
-    last assumption: it holds whatever the law of the gradients' lengths.
+    the bounds of the single steps do, the estimate is not ``trusted``. ``epsilon_mu_distribution_free`` does without
+    the last assumption: it holds whatever the law of the gradients' lengths.
     """
 
     model_config = _STRICT
@@ -64,7 +64,7 @@ class BayesianClaim(BaseModel):
     effective_samples: Annotated[float, Field(ge=0)]
     trusted: bool
     epsilon_mu_distribution_free: Annotated[float, Field(ge=0)]
-    directions: Literal["tight", "as printed"] = "tight"
+    formulas: Literal["tight", "as printed"] = "tight"
     unit: Literal["record"] = "record"
     assumptions: Annotated[tuple[str, ...], Field(min_length=1)] = ASSUMPTIONS
     warning: Annotated[str, Field(min_length=1)] = WARNING
@@ -96,8 +96,8 @@ def claim_in_words(claim: BayesianClaim) -> list[str]:
         f"Bayesian DP (kind bayesian-dp, not an epsilon of differential privacy): epsilon_mu "
         f"{rounded(claim.epsilon_mu)}, delta_mu {claim.delta_mu:g}, for a record drawn from the same distribution "
         "as the data.",
-        f"So, by Markov's inequality, for all but a share of {rest:.1g} of such records the privacy loss exceeds "
-        f"epsilon_mu with a probability of at most {claim.percentile.delta:g}; statistical confidence "
+        f"So, by Markov's inequality, for all but a share of {rest:.1g} of such records data with and without that "
+        f"record are (epsilon_mu, {claim.percentile.delta:g})-indistinguishable; statistical confidence "
         f"1 - {claim.failure:.1g}. Outliers have the worst-case guarantee only.",
     ]
     if not claim.trusted:

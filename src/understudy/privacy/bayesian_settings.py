@@ -26,7 +26,7 @@ class BayesianSettings(BaseModel):
     failure_share: Probability = 0.5  # of delta_mu, for the confidence bounds of all steps and orders together
     percentile_delta: Probability = 1e-5  # the delta of the percentile form
     orders: Annotated[tuple[Order, ...], Field(min_length=1)] = _ORDERS  # lambda
-    directions: Literal["tight", "as printed"] = "tight"  # equation 6 alone, or the larger of 6 and 7
+    formulas: Literal["tight", "as printed"] = "tight"  # proven improvements of equations 7 and 9, or these
     heavy_tails: Literal["charge", "warn"] = "charge"
     enabled: bool = True
 

@@ -6,8 +6,6 @@ large for the events beside it, and that is looked for here.
 
 from __future__ import annotations
 
-import math
-
 from understudy.errors import InputError, UnderstudyError
 from understudy.privacy.bayesian_claim import BayesianClaim, rounded
 from understudy.privacy.certificate import Certificate
@@ -44,6 +42,9 @@ def _check(number: int, claim: BayesianClaim, certificate: Certificate) -> Found
 
 def figures_possible(claim: BayesianClaim, events: tuple[Event, ...]) -> tuple[float, float]:
     """The smallest and largest epsilon_mu that the events allow: gradients of length zero, or of the clip bound."""
+    import numpy as np
+
+    from understudy.privacy.accounting.bayesian_moments import price_of_delta
     from understudy.privacy.bayesian import BayesianAccountant, unsampled_moments
     from understudy.privacy.bayesian_settings import BayesianSettings
 
@@ -55,12 +56,12 @@ def figures_possible(claim: BayesianClaim, events: tuple[Event, ...]) -> tuple[f
         delta_mu=claim.delta_mu,
         failure_share=claim.failure / claim.delta_mu,
         percentile_delta=claim.percentile.delta,
-        directions=claim.directions,
+        formulas=claim.formulas,
     )
     others = [event for event in events if event is not sampled[0]]
     most = float(BayesianAccountant(settings, sampled[0], others).costs()[0])
     fixed = float(sum(unsampled_moments(event, (claim.order,))[0] for event in others))
     each = (most - fixed) / claim.steps
     least = most - each * claim.estimated_steps
-    needed = math.log(1 / (claim.delta_mu - claim.failure))
+    needed = float(price_of_delta(np.array([float(claim.order)]), claim.delta_mu - claim.failure, claim.formulas)[0])
     return (least + needed) / claim.order, (most + needed) / claim.order

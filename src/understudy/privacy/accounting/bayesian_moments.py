@@ -8,6 +8,7 @@ bound, so it lies in 0..1, and ``noise_multiplier`` is the noise's deviation ove
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 Array = NDArray[np.float64]
-Directions = Literal["tight", "as printed"]
+Formulas = Literal["tight", "as printed"]
 
 _NODES = 1024  # of the table over lengths; chords between nodes lie above the convex moment
 _LARGEST = 1e300
@@ -65,11 +66,11 @@ class MomentTable:
     """
 
     def __init__(
-        self, orders: tuple[int, ...], rate: float, noise_multiplier: float, directions: Directions = "tight"
+        self, orders: tuple[int, ...], rate: float, noise_multiplier: float, formulas: Formulas = "tight"
     ) -> None:
         self._squares = np.linspace(0.0, 1.0, _NODES) ** 2
         rows = [left_moment(order, rate, noise_multiplier, self._squares) for order in orders]
-        if directions == "as printed":
+        if formulas == "as printed":
             others = [right_moment(order, rate, noise_multiplier, self._squares) for order in orders]
             rows = [np.maximum(left, right) for left, right in zip(rows, others, strict=True)]
         self._rows = rows
@@ -83,6 +84,20 @@ class MomentTable:
         """Upper bounds (orders, ...) for units of these lengths; beyond the clip bound, or no number, is the bound."""
         squares = np.where(np.isfinite(lengths), np.clip(lengths, 0.0, 1.0), 1.0) ** 2
         return np.stack([np.interp(squares, self._squares, row) for row in self._rows])
+
+
+def price_of_delta(orders: Array, delta: float, formulas: Formulas = "tight") -> Array:
+    """What a total cost c at an order adds up to: epsilon = (c + price) / order.
+
+    ``as printed`` is equation 9: by Markov's inequality the loss exceeds epsilon with probability delta. ``tight`` asks
+    for delta as definition 4 does, ``E[max(0, 1 - exp(epsilon - loss))] <= delta``. That is at most ``exp(c - order *
+    epsilon)`` times the largest value of ``(1 - exp(-z)) exp(-order z)``, which is ``order^order / (order + 1)^(order +
+    1)`` (Canonne, Kamath, Steinke 2020). Both are linear in the moment, so a mean over units passes through.
+    """
+    printed = np.full(len(orders), -math.log(delta))
+    if formulas == "as printed":
+        return printed
+    return np.asarray(np.maximum(0.0, printed + orders * np.log(orders) - (orders + 1) * np.log(orders + 1)))
 
 
 def mean_bounds(logs: Array, failure: float) -> Array:
