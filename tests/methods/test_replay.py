@@ -1,0 +1,190 @@
+"""Neighbour replay: two runs on neighbouring data, the second with the sanitized values of the first, must be the same.
+
+All that a record may change goes through a mechanism. So if every mechanism hands out the values that it handed out
+before, and public randomness is the same, then nothing at all may differ outside: not the flow of the program, not a
+shape, a step, a normaliser, a line of progress, nor a bit of the released weights.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from understudy.data import ImageDataset
+from understudy.privacy.mechanisms import GaussianMechanism
+from understudy.workflow import TrainOptions, train
+
+from ..federated.helpers import federated_data
+from ..federated.helpers import tiny_config as tiny_federation
+from ..federated.test_fedavg import CONFIG as FEDAVG
+from ..helpers import ALL_CASES, BUDGET, LOOPS, case_of, own_state_folder, read_lines, tiny_train, with_labels
+
+SEED = 11
+PUBLIC_CODE = (  # where no private value may decide anything; what works on private rows follows their number
+    "methods/",
+    "federated/player.py",
+    "federated/routing.py",
+    "privacy/ledger.py",
+    "training/anchor.py",
+    "training/checkpoints.py",
+    "training/gan_watch.py",
+    "training/generator_player.py",
+    "training/generator_steps.py",
+    "training/run.py",
+    "training/states.py",
+    "training/step_schedule.py",
+    "training/teaching.py",
+    "workflow.py",
+)
+PRIVATE_FUNCTIONS = {"_fingerprint", "<genexpr>", "<lambda>", "<listcomp>"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _everything_imported() -> None:
+    """What is imported when it is first used would be a call that the second run does not make."""
+    for room in ("data", "federated", "methods", "models", "privacy", "privacy.accounting", "release", "training"):
+        package = importlib.import_module(f"understudy.{room}")
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"understudy.{room}.{module.name}")
+
+
+@dataclass
+class Tape:
+    """The sanitized values of a run: recorded by the first, handed out again to the second."""
+
+    values: list[tuple[str, Tensor]] = field(default_factory=list)
+    place: int | None = None  # None while recording
+
+    def noisy(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """What to put in the place of ``_noisy``."""
+
+        def noisy(mechanism: GaussianMechanism, exact: Tensor, deviation: float) -> Tensor:
+            value = original(mechanism, exact, deviation)
+            purpose = str(mechanism.account.template.purpose)
+            if self.place is None:
+                self.values.append((purpose, value.clone()))
+                return value
+            assert self.place < len(self.values), "the second run asks for more sanitized values"
+            known, kept = self.values[self.place]
+            assert (purpose, value.shape) == (known, kept.shape), "another access, or another shape"
+            self.place += 1
+            return kept.clone()
+
+        return noisy
+
+
+@contextmanager
+def calls_of_public_code() -> Iterator[list[tuple[str, str]]]:
+    """Every call of a function in ``PUBLIC_CODE``, in order."""
+    called: list[tuple[str, str]] = []
+
+    def look(frame: Any, event: str, argument: Any) -> None:
+        function = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)  # not the body of a module or class
+        if event == "call" and function and "/understudy/" in frame.f_code.co_filename:
+            path = frame.f_code.co_filename.rpartition("/understudy/")[2]
+            if path.startswith(PUBLIC_CODE) and frame.f_code.co_name not in PRIVATE_FUNCTIONS:
+                called.append((path, frame.f_code.co_name))
+
+    sys.setprofile(look)
+    try:
+        yield called
+    finally:
+        sys.setprofile(None)
+
+
+def outcome(folder: Path, called: list[tuple[str, str]]) -> dict[str, Any]:
+    """All that a run shows and does, except when it ran and what is private."""
+    certificate = json.loads((folder / "release" / "certificate.json").read_text())
+    for name in ("created", "software", "data_dependent"):
+        certificate.pop(name, None)
+    progress = [{**line, "seconds": 0} for line in read_lines(folder / "progress.jsonl")]
+    return {
+        "calls": called,
+        "certificate": certificate,
+        "config": (folder / "release" / "config.json").read_text(),
+        "ledger": read_lines(folder / "ledger.jsonl"),
+        "progress": progress,
+        "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*")),
+    }
+
+
+def replayed(start: Callable[[ImageDataset, Path], Any], pair: tuple[ImageDataset, ImageDataset], home: Path) -> None:
+    """Run both neighbours with one tape and compare what they do."""
+    tape, found = Tape(), []
+    for number, data in enumerate(pair):
+        with pytest.MonkeyPatch.context() as patch, own_state_folder(home / str(number)):
+            patch.setattr(GaussianMechanism, "_noisy", tape.noisy(GaussianMechanism._noisy))
+            torch.manual_seed(SEED)  # first weights
+            with calls_of_public_code() as called:
+                start(data, home / str(number) / "run")
+        found.append(outcome(home / str(number) / "run", called))
+        assert tape.values, "a private method sanitizes something"
+        assert tape.place in (None, len(tape.values)), "the second run asks for fewer sanitized values"
+        tape.place = 0
+    for name, value in found[0].items():
+        assert found[1][name] == value, name
+
+
+def _fast(case: str) -> bool:
+    return case in LOOPS or case == "dp-sinkhorn"
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case, marks=() if _fast(case) else pytest.mark.slow) for case in ALL_CASES]
+)
+def test_neighbours_with_the_same_sanitized_values_run_alike(case, tmp_path):
+    """One record more, the first of its class and unlike all others."""
+    without, with_record = with_labels((0, 1) * 20), with_labels([*(0, 1) * 20, 2])
+    with_record.images[-1] = 255
+    case_of(case)
+    replayed(
+        lambda data, out: tiny_train(case, data, out, seed=SEED, runtime={"micro_batch": 8}),
+        (without, with_record),
+        tmp_path,
+    )
+
+
+FEDERATED = {"gs-wgan-federated": tiny_federation(), "fedavg-gan": FEDAVG}
+
+
+@pytest.mark.parametrize("method", [pytest.param(name, marks=pytest.mark.slow) for name in FEDERATED])
+def test_federations_with_the_same_sanitized_values_run_alike_without_a_client(method, tmp_path):
+    """The last client's records are gone; its place is not."""
+    data = federated_data()
+    assert data.client_ids is not None
+    without = data.subset(np.flatnonzero(data.client_ids < data.client_ids.max()))
+    options = TrainOptions(config=FEDERATED[method], seed=SEED)
+    replayed(lambda given, out: train(method, given, BUDGET, out, options), (data, without), tmp_path)
+
+
+def test_a_normaliser_that_follows_the_data_is_noticed(tmp_path, monkeypatch):
+    """The replay itself can fail: a division by the true number of records shows in the weights."""
+    from understudy.training import mean_embedding
+
+    real = mean_embedding.NoisyMeans.from_total
+    sizes = []
+
+    def from_total(total_dp, size_share, nominal_records):
+        return real(total_dp * len(sizes[-1]), size_share, nominal_records)
+
+    monkeypatch.setattr(mean_embedding.NoisyMeans, "from_total", from_total)
+
+    def start(data, out):
+        sizes.append(data)
+        tiny_train("dp-merf", data, out, seed=SEED)
+
+    with pytest.raises(AssertionError, match="certificate"):
+        replayed(start, (with_labels((0, 1) * 20), with_labels((0, 1) * 21)), tmp_path)
