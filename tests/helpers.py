@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from understudy.data import ImageDataset, from_arrays
+from understudy.data.clients import with_clients
 from understudy.errors import InterruptedRun
 from understudy.methods.registry import method_names
 from understudy.privacy.budget import Budget
@@ -32,6 +33,7 @@ class Case:
     method: dict[str, Any]
     public_values: frozenset[str]  # what it reports while it runs; every name here was judged to be public
     runtime: dict[str, list[Any]] = field(default_factory=dict)  # its own runtime settings, with values to try
+    clients: int | None = None  # to whom the records are dealt out, for a federated method
 
     def config(self, **changes: dict[str, Any]) -> dict[str, Any]:
         """The config of a tiny run, with some settings changed: ``config(privacy={"noise_multiplier": 1.0})``."""
@@ -82,7 +84,7 @@ _DPGAN = Case(
 _BDP_GAN = replace(
     _DPGAN,
     name="bdp-gan",
-    method={**_DPGAN.method, "bayesian": {"pairs": 4, "orders": [1, 2, 8]}},
+    method={**_DPGAN.method, "discriminator_steps": 1, "bayesian": {"pairs": 4, "orders": [1, 2, 8]}},
 )
 
 _DP_SINKHORN = Case(
@@ -200,16 +202,51 @@ NOT_PRIVATE = {
     ),
 }
 
-# Methods that need data with clients; they have tests of their own (tests/federated).
-FEDERATED = {"fedavg-gan", "gs-wgan-federated"}
+# Methods that need data with clients. What holds for every method holds for their simulations; the rest is in
+# tests/federated.
+FEDERATED = {
+    "gs-wgan-federated": Case(
+        "gs-wgan-federated",
+        privacy={
+            "noise_multiplier": 10.0,
+            "queries": 48,
+            "queries_per_round": 12,
+            "embedding_share": 0.05,
+            "embedding_noise_multiplier": 10.0,
+        },
+        method={
+            "steps_per_round": 2,
+            "pool": 8,
+            "critics": {"batch": 4, "width": 8, "warm_iterations": 1, "rounds": 1},
+            "generator": {"width": 2, "latent": 2},
+            "embedding": {"frequencies": 8, "steps": 2, "batch": 12},
+        },
+        public_values=frozenset({"contrast", "rounds", "answers", "bytes_per_step", "epsilon_spent"}),
+        clients=4,
+    ),
+    "fedavg-gan": Case(
+        "fedavg-gan",
+        privacy={"noise_multiplier": 10.0, "rounds": 4, "clients_per_round": 1.5},
+        method={
+            "generator_steps": 2,
+            "batch": 8,
+            "pool": 8,
+            "critics": {"batch": 4, "width": 8, "rounds": 2},
+            "generator": {"width": 2, "latent": 2},
+        },
+        public_values=frozenset({"contrast", "rounds", "bytes_per_step", "epsilon_spent"}),
+        clients=4,
+    ),
+}
 
 # Faults hit the loop that a method trains in, and several share one: the others are tried by `make test-full` alone.
 LOOPS = ("dp-merf", "gs-wgan", "dpgan", "datalens")
 
 ALL_CASES = [
     *CASES,
-    *sorted(set(method_names()) - {case.name for case in CASES.values()} - set(NOT_PRIVATE) - FEDERATED),
+    *sorted(set(method_names()) - {case.name for case in CASES.values()} - set(NOT_PRIVATE) - set(FEDERATED)),
 ]
+EVERY_CASE = [*ALL_CASES, *FEDERATED]
 
 
 # The certificate of the design document, word for word but for the hash, the date and the versions.
@@ -248,6 +285,8 @@ AS_DESIGNED: dict[str, Any] = {
 
 def case_of(case: str) -> Case:
     """An entry of ``CASES``."""
+    if case in FEDERATED:
+        return FEDERATED[case]
     if case not in CASES:
         pytest.fail(
             f"method {case!r} is registered, but has no entry in CASES of tests/helpers.py: add settings with which it "
@@ -273,11 +312,17 @@ def with_labels(labels: Sequence[int]) -> ImageDataset:
     return ImageDataset(data.name, data.domain, data.images[: len(labels)], np.array(labels, dtype=np.int64))
 
 
+def dealt(case: str, data: ImageDataset) -> ImageDataset:
+    """The data as a case needs them: dealt out to clients for a federated method."""
+    clients = case_of(case).clients
+    return data if clients is None else with_clients(data, clients)
+
+
 def tiny_train(case: str, data: ImageDataset, out: Path, **changes: Any) -> Release:
     """Train a case of ``CASES``; ``changes`` are those of ``Case.config`` or fields of ``TrainOptions``."""
     groups = {name: changes.pop(name) for name in ("privacy", "method", "runtime") if name in changes}
     config = case_of(case).config(**groups)
-    return train(case_of(case).name, data, BUDGET, out, TrainOptions(config=config, **changes))
+    return train(case_of(case).name, dealt(case, data), BUDGET, out, TrainOptions(config=config, **changes))
 
 
 def interrupt(case: str, data: ImageDataset, out: Path, **changes: Any) -> None:

@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from understudy.data import ImageDataset
 
-from ..helpers import ALL_CASES, own_state_folder, read_lines, tiny_train, with_labels
+from ..helpers import EVERY_CASE, own_state_folder, read_lines, tiny_train, with_labels
 
 TWO_CLASSES = (0, 1) * 20  # five whole micro-batches of eight
 
@@ -54,7 +54,7 @@ def _trained(case: str, data: ImageDataset, home: Path) -> dict[str, Any]:
     return footprint(home / "run")
 
 
-@pytest.mark.parametrize("case", ALL_CASES)
+@pytest.mark.parametrize("case", EVERY_CASE)
 @pytest.mark.parametrize(
     ("without", "with_record"),
     [
@@ -69,7 +69,7 @@ def test_a_record_more_changes_values_and_never_what_is_done(case, without, with
         assert second[name] == value, name
 
 
-@pytest.mark.parametrize("case", ALL_CASES)
+@pytest.mark.parametrize("case", EVERY_CASE)
 def test_a_record_like_no_other_changes_values_and_never_what_is_done(case, footprint_of, tmp_path):
     usual = with_labels(TWO_CLASSES)
     images = usual.images.copy()
