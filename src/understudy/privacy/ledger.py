@@ -14,6 +14,7 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,8 +85,11 @@ class Ledger:
         return self._accounts[purpose]
 
     def note(self, text: str) -> None:
-        """Record something that happened (a resume, an interruption); notes carry no spending and no private value."""
-        self._append({"kind": "note", "text": text})
+        """Record something that happened (a resume, an interruption); notes carry no spending and no private value.
+
+        Each has a random mark of its own, so that the ledgers of two copies of a run differ as soon as one is resumed.
+        """
+        self._append({"kind": "note", "text": text, "nonce": secrets.token_hex(8)})
 
     def abort(self, reason: str) -> None:
         """Record that the run broke down: from now on nothing of it may be released."""

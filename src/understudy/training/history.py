@@ -19,7 +19,7 @@ from understudy.files import write_text
 
 def count_run(data: ImageDataset) -> int:
     """Record one more run on ``data`` and return how many there have been."""
-    path = _state_folder() / "runs-by-data.json"
+    path = state_folder() / "runs-by-data.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.with_suffix(".lock").open("w") as lock:
@@ -35,7 +35,8 @@ def count_run(data: ImageDataset) -> int:
         ) from None
 
 
-def _state_folder() -> Path:
+def state_folder() -> Path:
+    """Where this user's programs keep what outlives a run."""
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(base).expanduser() / "understudy"
 
