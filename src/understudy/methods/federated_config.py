@@ -45,7 +45,7 @@ class ClientEmbeddingSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     frequencies: Count = 500
     length_scales: tuple[Positive, ...] = (0.08, 0.3)
-    smoothing: Annotated[float, Field(ge=0)] = 0.05
+    smoothing: Annotated[float, Field(ge=0)] = 0.06
     size_share: Annotated[float, Field(gt=0, lt=1)] = 0.15  # the part of a client's squared norm that counts classes
     steps: Count = 2000
     batch: Count = 300
@@ -64,7 +64,7 @@ class FederatedSettings(BaseModel):
     pool: Count = 64
     answer_bits: Literal[8, 16] = 8
     critics: CriticSettings = CriticSettings(warm_iterations=100, per_step=100)
-    generator: GeneratorSettings = GeneratorSettings(learning_rate=3e-4)
+    generator: GeneratorSettings = GeneratorSettings()
     embedding: ClientEmbeddingSettings = ClientEmbeddingSettings()
 
 
