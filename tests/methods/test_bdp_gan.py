@@ -71,6 +71,14 @@ def test_a_gradient_penalty_is_refused_with_a_reason_and_a_way_out():
         configure(METHOD, {"method": {"gradient_penalty": 10}})
 
 
+def test_an_adaptive_schedule_needs_a_threshold_that_scores_do_not_have():
+    with pytest.raises(InputError, match=r"scores have no such zero; pass a number such as 5, or loss=logistic"):
+        configure(METHOD, {"method": {"discriminator_steps": "adaptive"}})
+    plan = METHOD.plan(configure(METHOD, {}), MNIST, BUDGET)
+    assert plan.config.method.discriminator_steps == 5
+    assert METHOD.plan(configure(METHOD, {}, "gpu"), MNIST, BUDGET).config.method.discriminator_steps == "adaptive"
+
+
 def test_what_the_accountant_looks_at_changes_no_event():
     plans = [
         METHOD.plan(configure(METHOD, {"method": {"bayesian": values}}), MNIST, BUDGET)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from understudy._lazy import LazyModule
 from understudy.data.domain import Domain
@@ -48,6 +48,7 @@ else:
     bayesian_watch = LazyModule("understudy.training.bayesian_watch")
     selu_critic = LazyModule("understudy.models.selu_critic")
 
+_CRITIC_STEPS = 5  # for each generator step, as in the first Wasserstein GAN
 _REMARK = "beside the guarantee, epsilon_mu is computed from the data without noise: publishing it is a disclosure"
 
 
@@ -61,8 +62,8 @@ class BdpGanSettings(DpGanSettings):
     """The game, and how it is accounted beside its guarantee; none of it changes epsilon.
 
     ``networks`` are those of the paper (``selu``) or of ``dpgan``. ``weight_bound`` cuts every weight of the critic
-    after a step, as the first Wasserstein GAN does: post-processing of the noisy update. Without a bound the scores grow
-    until they drown what ties the generator to its embedding.
+    after a step, as the first Wasserstein GAN does: post-processing of the noisy update. Without a bound the scores
+    grow until they drown what ties the generator to its embedding.
     """
 
     loss: Adversary = "wasserstein"
@@ -81,6 +82,15 @@ class BdpGanSettings(DpGanSettings):
                 "outside the clipped unit that is accounted; leave it at 0 and use weight_bound"
             )
         return penalty
+
+    @model_validator(mode="after")
+    def _scores_have_no_threshold(self) -> BdpGanSettings:
+        if self.loss == "wasserstein" and self.discriminator_steps == "adaptive":
+            raise ValueError(
+                "discriminator_steps: the adaptive schedule follows how many fakes fall below zero, and a Wasserstein "
+                "critic's scores have no such zero; pass a number such as 5, or loss=logistic"
+            )
+        return self
 
 
 class BdpGanConfig(DpGanConfig):
@@ -106,8 +116,7 @@ def _gpu(share: float, **method: Any) -> dict[str, Any]:
     """For 28x28 images at a small epsilon on a graphics card: most of it for the embedding, few generator steps."""
     privacy = {"steps": 15_000, "batch": 512, "embedding_share": share}
     embedding = {"embedding": {"steps": 3000, "batch": 500}, "embedding_pull": 100.0}
-    schedule = {"discriminator_steps": "adaptive", "schedule": {"ladder": [20, 50, 100, 200]}}
-    return {"privacy": privacy, "method": {**embedding, **schedule, **method}, "runtime": {"precision": "bf16"}}
+    return {"privacy": privacy, "method": {**embedding, **method}, "runtime": {"precision": "bf16"}}
 
 
 class BdpGan(DpGan):
@@ -122,13 +131,16 @@ class BdpGan(DpGan):
     presets: ClassVar = {
         "paper-mnist": _paper(1.28),
         "paper-fashion": _paper(2.56),
-        "gpu": _gpu(0.7, networks="dpgan", loss="logistic", weight_bound=None),
-        "gpu-critic": _gpu(0.7),
+        "gpu": _gpu(0.7, networks="dpgan", loss="logistic", weight_bound=None, schedule={"ladder": [20, 50, 100, 200]}),
+        "gpu-critic": _gpu(0.7, discriminator_steps=20),
     }
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """The events of ``dpgan``: what the Bayesian accountant looks at costs nothing under DP until it is shown."""
-        plan = super().plan(config, domain, budget)
+        settings = _settings(config)
+        if settings.discriminator_steps is None and settings.loss == "wasserstein":
+            settings = settings.model_copy(update={"discriminator_steps": _CRITIC_STEPS})
+        plan = super().plan(config.model_copy(update={"method": settings}), domain, budget)
         if not _settings(plan.config).bayesian.enabled:
             return plan
         return replace(plan, remarks=(*plan.remarks, _REMARK), seconds=1.3 * plan.seconds)

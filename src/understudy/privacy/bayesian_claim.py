@@ -32,7 +32,7 @@ _DIGITS = 1e-9
 class Percentile(BaseModel):
     """For a ``share`` of the units, data with and without that unit are (epsilon_mu, delta)-indistinguishable.
 
-    By Markov's inequality (equation 12): the mean over units of the delta that goes with epsilon_mu is at most delta_mu.
+    By Markov's inequality (equation 12): the mean over units of the delta that belongs to epsilon_mu is below delta_mu.
     """
 
     model_config = _STRICT
