@@ -64,7 +64,7 @@ class FederatedSettings(BaseModel):
     pool: Count = 64
     answer_bits: Literal[8, 16] = 8
     critics: CriticSettings = CriticSettings(warm_iterations=100, per_step=100)
-    generator: GeneratorSettings = GeneratorSettings()
+    generator: GeneratorSettings = GeneratorSettings(embedding_pull=10.0)  # the embedding is loud: hold on to it less
     embedding: ClientEmbeddingSettings = ClientEmbeddingSettings()
 
 
