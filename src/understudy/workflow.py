@@ -28,6 +28,7 @@ from understudy.release.meaning import by_viewer
 from understudy.release.release import Release, build_release
 from understudy.training.checkpoints import Checkpoints
 from understudy.training.history import count_run
+from understudy.training.identity import MOVED, RunIdentity
 from understudy.training.run import ProgressListener, Run, latest_checkpoint, locked
 from understudy.training.states import released_weights
 
@@ -53,6 +54,7 @@ class TrainOptions:
     command: str | None = None
     source: Mapping[str, Any] | None = None  # how the data were loaded, kept in ``run.json`` for whoever resumes
     preset: str | None = None  # a named config of the method; what ``config`` says is laid over it
+    moved: bool = False  # resume a run in another folder than it was started in: no other copy of it is continued
     transport: object | None = None  # how to reach the clients of a federation; None: simulated from the data
     witness: Callable[[str, Tensor], None] | None = None  # an audit's: is shown every sanitized value
     witness: Callable[[str, Tensor], None] | None = None  # an audit's: is shown every sanitized value
@@ -88,7 +90,8 @@ def resume(data: ImageDataset, out: Path | str, options: TrainOptions | None = N
     """Continue an interrupted run with the plan, budget and config it was started with.
 
     Privacy: spending continues from the ledger, and noise is drawn afresh. Executions that were recorded but whose
-    result was lost stay spent, so the run makes fewer steps rather than more.
+    result was lost stay spent, so the run makes fewer steps rather than more. A copy of a run is refused unless
+    ``options.moved`` says that it is the only one that goes on (``training.identity``).
     """
     options, folder = options or TrainOptions(), Path(out)
     description = read_description(folder)
@@ -99,6 +102,7 @@ def resume(data: ImageDataset, out: Path | str, options: TrainOptions | None = N
     plan = _affordable_plan(implementation, config, description.domain, description.budget)
     device = choose_device(plan.config.runtime.device)
     with locked(folder):
+        _write_place(folder, description, options.moved)
         ledger = Ledger.open(folder / "ledger.jsonl")
         ledger.note("resumed")
         run = Run(folder, plan, data, ledger, Randomness(description.seed), device)
@@ -133,6 +137,7 @@ class RunDescription:
     command: str | None
     remarks: list[str] = field(default_factory=list)
     source: dict[str, Any] | None = None
+    identity: RunIdentity | None = None  # None: a run from before there was one
 
 
 def read_description(folder: Path) -> RunDescription:
@@ -140,8 +145,10 @@ def read_description(folder: Path) -> RunDescription:
     raw = read_json(folder / "run.json", "run")
     try:
         budget = NoBudget() if raw["budget"] is None else Budget(**raw["budget"])
-        return RunDescription(**{**raw, "budget": budget, "domain": Domain.model_validate(raw["domain"])})
-    except (KeyError, TypeError, ValueError):
+        identity = None if raw.get("identity") is None else RunIdentity.model_validate(raw["identity"])
+        domain = Domain.model_validate(raw["domain"])
+        return RunDescription(**{**raw, "budget": budget, "domain": domain, "identity": identity})
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise InputError(f"run: {folder / 'run.json'} is not the description of a run; the file is damaged") from None
 
 
@@ -157,10 +164,21 @@ def _write_description(folder: Path, plan: Plan, data: ImageDataset, options: Tr
         "command": options.command,
         "remarks": list(plan.remarks),
         "source": None if options.source is None else dict(options.source),
+        "identity": RunIdentity.of(folder).model_dump(),
     }
     make_folder(folder / "private", "run")
     write_text(folder / FINGERPRINT, data.fingerprint())  # private: it would confirm a guess of the records
     write_text(folder / "run.json", json.dumps(description, indent=2) + "\n")
+
+
+def _write_place(folder: Path, description: RunDescription, moved: bool) -> None:
+    """Confirm that the run lives here, and write down where it lives from now on."""
+    if description.identity is None:
+        return
+    identity = description.identity.at(folder, moved)
+    if identity != description.identity:
+        raw = read_json(folder / "run.json", "run")
+        write_text(folder / "run.json", json.dumps({**raw, "identity": identity.model_dump()}, indent=2) + "\n")
 
 
 def _read_fingerprint(folder: Path) -> str:
@@ -189,18 +207,24 @@ def _train(method: Method, run: Run, options: TrainOptions) -> Release:
     run.ledger.witness = options.witness
     for event in run.plan.events:
         run.ledger.account(event)
+    description = read_description(run.folder)
+    if description.identity is not None:
+        description.identity.check_newest(run.ledger)
+        description.identity.remember(run.ledger)
     try:
         with explained_memory_errors(run.device):
             generator = method.train(run)
     except AbortedRun as error:
         run.ledger.abort(str(error))
         raise
-    return _release(run.folder, read_description(run.folder), run.ledger, generator, "finished as planned")
+    return _release(run.folder, description, run.ledger, generator, "finished as planned")
 
 
 def _release(folder: Path, description: RunDescription, ledger: Ledger, generator: Generator, reason: str) -> Release:
     """Certify what the ledger holds and write ``release/``; the claim follows from events, never from the config."""
     ledger.check_releasable()
+    if description.identity is not None:
+        description.identity.check_newest(ledger)
     claims = _claims(folder, description, ledger)
     promised = [Guarantee.model_validate(claim) for claim in claims["guarantees"]]
     release = build_release(
@@ -215,13 +239,19 @@ def _release(folder: Path, description: RunDescription, ledger: Ledger, generato
             "runs_on_this_data": description.runs_on_this_data,
             "stopped_because": reason,
             "plan_raised": ledger.plan_was_raised(),
-            "remarks": [*description.remarks, *by_viewer(promised)],
+            "remarks": [*description.remarks, *_declared_moves(description), *by_viewer(promised)],
             "not_covered": (*NOT_COVERED, *get_method(description.method).not_covered),
         },
     )
     release.save(folder / "release", allow_seeded=True, without_guarantee=True)
     ledger.note(reason)
+    if description.identity is not None:
+        description.identity.remember(ledger)
     return release
+
+
+def _declared_moves(description: RunDescription) -> list[str]:
+    return [MOVED] if description.identity is not None and description.identity.moves else []
 
 
 def _claims(folder: Path, description: RunDescription, ledger: Ledger) -> dict[str, Any]:

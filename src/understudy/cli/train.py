@@ -65,6 +65,9 @@ def command(
         int | None, typer.Option("--seed", help="For tests only: marks the run as not for release.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in OUT as it was started.")] = False,
+    moved: Annotated[
+        bool, typer.Option("--moved", help="With --resume: OUT is a copy, and no other copy of the run is continued.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train a private generator within a budget and write its release.
@@ -73,7 +76,9 @@ def command(
     """
     source = DataOptions(data, records, classes, shape, declare or ())
     request = Request(method, out, epsilon, delta, read_settings(config, settings, device), seed, preset)
-    release = continue_run(request, source) if resume else start_run(request, source)
+    if moved and not resume:
+        raise InputError("--moved: it says that a run to be continued was moved; pass it together with --resume")
+    release = continue_run(request, source, moved) if resume else start_run(request, source)
     stamp = release.certificate.not_private
     if as_json:
         names = {"run": str(out), "release": str(out / "release"), "method": release.method}
@@ -116,7 +121,7 @@ def start_run(request: Request, source: DataOptions) -> Release:
         return train(request.method, data, budget, request.out, options)
 
 
-def continue_run(request: Request, source: DataOptions) -> Release:
+def continue_run(request: Request, source: DataOptions, moved: bool = False) -> Release:
     """Continue a run with what it was started with; anything asked for now must agree with that."""
     from understudy.workflow import TrainOptions, read_description, resume
 
@@ -132,4 +137,4 @@ def continue_run(request: Request, source: DataOptions) -> Release:
         )
     data = source.completed_by(described.source).completed_from(described.domain).load()
     with stop_on_signals() as stop, show_progress() as listener:
-        return resume(data, request.out, TrainOptions(listener=listener, stop_requested=stop))
+        return resume(data, request.out, TrainOptions(listener=listener, stop_requested=stop, moved=moved))

@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import secrets
 from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from understudy.errors import InputError
 from understudy.files import write_text
@@ -29,7 +30,7 @@ class RunIdentity(BaseModel):
     """A run's own name, drawn at random, and the folder it lives in; kept in ``run.json`` and never released."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    name: str
+    name: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]  # part of a file name
     inode: int
     device: int
     path_sha256: str
@@ -88,7 +89,7 @@ class RunIdentity(BaseModel):
         return state_folder() / "ledgers" / f"{self.name}.mark"
 
 
-def _place(folder: Path) -> dict[str, int | str]:
+def _place(folder: Path) -> dict[str, Any]:
     status = folder.stat()
     path = str(folder.resolve()).encode("utf-8", "surrogateescape")
     return {"inode": status.st_ino, "device": status.st_dev, "path_sha256": hashlib.sha256(path).hexdigest()}
