@@ -45,6 +45,9 @@ def test_a_plan_routes_over_all_enrolled_clients_and_leaves_a_part_of_delta_for_
     assert (embedding.unit, embedding.sensitivity, embedding.noise_parts) == ("client", "C", 359)
     assert 9.9 < plan.epsilon <= 10
     assert any("times 359 clients is more than 0.01" in remark for remark in plan.remarks)
+    claims = GsWganFederated().claims(plan.config, plan.events, plan.budget)
+    assert [claim.viewer for claim in claims] == ["public", "server", "client"]
+    assert claims[1].epsilon == pytest.approx(992, abs=1), "as docs/federated.md says"
     limits = plan.config.privacy
     assert limits.slots < 80
     assert limits.answers_per_client < 1.3 * event.count / 359
