@@ -4,7 +4,7 @@ For each data set it measures the FID of the 60,000 training images against the 
 asked for), the accuracy of the downstream CNN trained on real images, and the Inception score of the real test images,
 and writes one JSON file. Exit code 1 if a figure lies outside its tolerance.
 
-    python benchmarks/fid_check.py --data DATA --weights DATA/inception_fid_2015_fp16.pt --precisions fp32 tf32 bf16
+    python benchmarks/fid_check.py --data DATA --weights DATA/inception_fid_2015_fp16.pt --precisions fp32 tf32 fp16
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--weights", type=Path, help="Inception weights; searched for where not given")
     parser.add_argument("--datasets", nargs="+", choices=sorted(EXPECTED), default=["mnist", "fashion_mnist"])
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--precisions", nargs="+", choices=["fp32", "tf32", "bf16"], default=["fp32"])
+    parser.add_argument("--precisions", nargs="+", choices=["fp32", "tf32", "fp16"], default=["fp32"])
     parser.add_argument("--json", default="benchmarks/results/check-real-data-{dataset}.json", help="where to write")
     parser.add_argument("--commit", help="recorded in the result; asked of git where not given")
     return parser.parse_args()

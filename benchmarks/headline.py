@@ -92,7 +92,9 @@ def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:
     real_train, real_test = us.load(options.dataset), us.load(options.dataset, split="test")
     images, labels = release.sample(options.samples)
     channels_first = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
-    config = EvaluationConfig(device=options.device, weights=options.weights, precision="tf32", real_data_private=False)
+    config = EvaluationConfig(
+        device=options.device, weights=options.weights, precision=options.precision, real_data_private=False
+    )
     pairs = ((real_train.images, real_train.labels), (real_test.images, real_test.labels))
     result = evaluate(channels_first, labels, *pairs, options.metrics.split(","), config)
     names = ("fid", "cnn_accuracy", "inception_score", "average_accuracy", "calibrated_accuracy")
@@ -116,6 +118,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--preset", help="a named config of the method")
     parser.add_argument("--metrics", default="fid,cnn", help="of fid, cnn, is, downstream")
     parser.add_argument("--samples", type=int, default=60_000)
+    parser.add_argument(
+        "--precision", default="tf32", choices=["fp32", "tf32", "fp16"], help="of the Inception network"
+    )
     parser.add_argument("--variant", default="", help="added to the file name")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--weights", type=Path, help="Inception weights; searched for where not given")

@@ -1,8 +1,9 @@
 """The 2015 Inception network behind FID: byte images in, 2048 features out.
 
 The protocol: a grey channel is repeated three times, bytes become values in -1..1, and images are enlarged to 299x299
-bilinearly without aligned corners. Arithmetic is plain float32; ``tf32`` and ``bf16`` are faster on a graphics card and
-are named in the result, because they move the score a little.
+bilinearly without aligned corners. Arithmetic is plain float32; ``tf32`` and ``fp16`` are faster on a graphics card and
+are named in the result, because they move the score a little. Both round to 11 significant bits; bfloat16 keeps 8 and
+moves the features ten times as far.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,7 @@ from understudy.evaluate.checks import Images
 from understudy.evaluate.cnn import as_tensor
 from understudy.evaluate.weights import Weights
 
-Precision = Literal["fp32", "tf32", "bf16"]
+Precision = Literal["fp32", "tf32", "fp16"]
 
 FEATURES = 2048
 SIDE = 299
@@ -35,8 +36,8 @@ class InceptionFeatures:
     dimensions = FEATURES
 
     def __init__(self, weights: Weights, device: torch.device, precision: Precision = "fp32") -> None:
-        if precision not in ("fp32", "tf32", "bf16"):
-            raise InputError(f"precision: '{precision}' is unknown; pass fp32, tf32 or bf16")
+        if precision not in get_args(Precision):
+            raise InputError(f"precision: '{precision}' is unknown; pass fp32, tf32 or fp16")
         self.device = device
         self.precision: Precision = precision
         self.name = weights.name if precision == "fp32" else f"{weights.name} in {precision}"
@@ -46,6 +47,8 @@ class InceptionFeatures:
             warnings.filterwarnings("ignore", message=".*torch.jit.* is deprecated", category=DeprecationWarning)
             load: Callable[..., torch.jit.ScriptModule] = torch.jit.load
             self.network = load(io.BytesIO(weights.content), map_location=device).float().eval()
+        if precision == "fp16":
+            self.network = self.network.half()
 
     def batches(self, images: Images) -> Iterator[Tensor]:
         """The features of the images, batch by batch, on the device."""
@@ -55,9 +58,11 @@ class InceptionFeatures:
             yield self._features(batch)
 
     def _features(self, batch: Tensor) -> Tensor:
-        number_type = torch.bfloat16 if self.precision == "bf16" else torch.float32
+        prepared = prepare(batch)
+        if self.precision == "fp16":
+            prepared = prepared.half().contiguous(memory_format=torch.channels_last)
         with torch.inference_mode(), _convolutions(allow_tf32=self.precision == "tf32"):
-            features: Tensor = self.network(prepare(batch).to(number_type)).float()
+            features: Tensor = self.network(prepared).float()
         return features
 
 
