@@ -27,6 +27,7 @@ _CONFIG: dict[str, dict[str, Any]] = {  # a few rounds: this shows how a federat
         "steps_per_round": 4,
         "pool": 32,
         "critics": {"width": 16, "batch": 16, "rounds": 2, "warm_iterations": 10},
+        "embedding": {"steps": 200, "batch": 100},
         "generator": {"width": 8},
     },
     "runtime": {"device": "cpu"},
