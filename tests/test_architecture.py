@@ -31,6 +31,7 @@ STAGES = (  # a module imports from its own stage and earlier ones, never from a
     ("report",),
     ("inspection",),
     ("workflow",),
+    ("annotation",),
     ("audit",),
     ("deployment",),
     ("cli",),

@@ -17,7 +17,7 @@ from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.files import make_folder, write_text
 from understudy.methods.base import Method, Plan, check_budget, configure
 from understudy.methods.configuration import MethodConfig, build_config
-from understudy.methods.registry import get_method
+from understudy.methods.registry import get_method, method_names
 from understudy.models.generator import Generator, GeneratorConfig, build_generator
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget, NoBudget
@@ -56,7 +56,6 @@ class TrainOptions:
     preset: str | None = None  # a named config of the method; what ``config`` says is laid over it
     moved: bool = False  # resume a run in another folder than it was started in: no other copy of it is continued
     transport: object | None = None  # how to reach the clients of a federation; None: simulated from the data
-    witness: Callable[[str, Tensor], None] | None = None  # an audit's: is shown every sanitized value
     witness: Callable[[str, Tensor], None] | None = None  # an audit's: is shown every sanitized value
 
 
@@ -113,6 +112,11 @@ def release_early(out: Path | str) -> Release:
     """The generator of an unfinished run as it stands, charged for the whole plan of that run."""
     folder = Path(out)
     description = read_description(folder)
+    if description.method not in method_names():
+        raise InputError(
+            f"run: {folder} is no training but {description.method!r}; it is released when it is finished, so continue "
+            "it with --resume"
+        )
     with locked(folder):
         ledger = Ledger.open(folder / "ledger.jsonl")
         checkpoint = latest_checkpoint(Checkpoints(folder / "private"), ledger)

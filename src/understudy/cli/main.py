@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from understudy.cli import (
+    annotate,
     audit,
     compare,
     curve,
@@ -37,7 +38,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _module in (demo, train, release, sample, evaluate, compare, curve, inspect, report, plan, verify, methods):
+for _module in (
+    demo,
+    train,
+    release,
+    sample,
+    evaluate,
+    compare,
+    curve,
+    inspect,
+    annotate,
+    report,
+    plan,
+    verify,
+    methods,
+):
     app.command(_module.NAME)(_module.command)
 app.add_typer(audit.app, name="audit")
 app.add_typer(data.app, name="data")

@@ -89,8 +89,22 @@ class Generator(nn.Module):
         return torch.cat(pieces) if pieces else torch.empty((0, *self.config.shape), dtype=torch.uint8)
 
 
+class AnnotatedGeneratorConfig(GeneratorConfig):
+    """A generator without labels and a classifier that names what it draws; ``width`` is that of the classifier."""
+
+    kind: Literal["annotated"] = "annotated"  # type: ignore[assignment]
+    base: GeneratorConfig
+
+    @model_validator(mode="after")
+    def _adds_classes(self) -> AnnotatedGeneratorConfig:
+        if self.classes is None or self.base.classes is not None or self.shape != self.base.shape:
+            raise ValueError("an annotated generator adds classes to one of the same shape that has none")
+        return self
+
+
 def build_generator(config: GeneratorConfig) -> Generator:
     """The network that a config describes, freshly initialised."""
+    from understudy.models.annotated_generator import AnnotatedGenerator
     from understudy.models.dcgan_generator import DcganGenerator
     from understudy.models.decoder_generator import DecoderGenerator
     from understudy.models.dpgan_generator import DpganGenerator
@@ -98,6 +112,7 @@ def build_generator(config: GeneratorConfig) -> Generator:
     from understudy.models.selu_generator import SeluGenerator
 
     kinds: dict[str, type[Generator]] = {
+        "annotated": AnnotatedGenerator,
         "dcgan": DcganGenerator,
         "decoder": DecoderGenerator,
         "dpgan": DpganGenerator,

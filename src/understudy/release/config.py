@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from understudy.data.domain import Domain
 from understudy.errors import InputError
-from understudy.models.generator import GeneratorConfig
+from understudy.models.generator import AnnotatedGeneratorConfig, GeneratorConfig
 from understudy.privacy.certificate import read_json
 
 
@@ -20,7 +20,7 @@ class ReleaseConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     schema_version: Annotated[Literal[1], Field(alias="schema")] = 1
     method: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
-    generator: GeneratorConfig
+    generator: AnnotatedGeneratorConfig | GeneratorConfig
     domain: Domain
     method_config: dict[str, Any]
 

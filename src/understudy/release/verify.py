@@ -18,6 +18,7 @@ from understudy.privacy import accounting, viewers
 from understudy.privacy.certificate import Certificate, Guarantee, file_sha256, read_certificate
 from understudy.privacy.events import Event
 from understudy.release import folders
+from understudy.release.annotated import ANNOTATED, planned_events
 from understudy.release.audit_checks import check_audits
 from understudy.release.bayesian_checks import check_data_dependent
 from understudy.release.meaning import event_in_words
@@ -181,7 +182,7 @@ def _check_plan(place: Path, certificate: Certificate) -> Check:
         return Check(name, False, f"method {certificate.method!r} is not private: nothing it made has a guarantee")
     if certificate.config_sha256 is None:
         return Check(name, True, "the certificate is not tied to a config, so no plan is compared")
-    if certificate.method not in method_names():
+    if certificate.method not in (*method_names(), ANNOTATED):
         return Check(name, True, f"method {certificate.method!r} is not known here, so its plan is not compared")
     comparison, check = _attempt(name, lambda: _missing_events(place, certificate))
     if comparison is None:
@@ -200,20 +201,33 @@ def _missing_events(place: Path, certificate: Certificate) -> list[Event]:
     from understudy.privacy.budget import Budget
     from understudy.release.config import read_config
 
-    config = read_config(place / folders.CONFIG)
+    config, headline = read_config(place / folders.CONFIG), certificate.headline
+    budget = Budget(max(headline.epsilon, 1e-6), headline.delta)
+    if config.method == ANNOTATED:
+        return _uncharged(planned_events(config, budget), certificate.events)
     method = get_method(config.method)
-    values = build_config(method.config_type, config.method_config)
-    headline = certificate.headline
-    plan = method.plan(values, config.domain, Budget(max(headline.epsilon, 1e-6), headline.delta))
+    plan = method.plan(build_config(method.config_type, config.method_config), config.domain, budget)
     if any(guarantee.limits != plan.limits for guarantee in certificate.guarantees):
         raise InputError("a guarantee states other limits for the answers of a client than the config sets")
-    return [planned for planned in plan.events if not any(_charges(event, planned) for event in certificate.events)]
+    return _uncharged(plan.events, certificate.events)
+
+
+def _uncharged(plan: Sequence[Event], charged: Sequence[Event]) -> list[Event]:
+    """Planned events for which none is charged; an event pays for one of them only."""
+    left, missing = sorted(charged, key=lambda event: event.count), []
+    for planned in sorted(plan, key=lambda event: -event.count):
+        paying = next((place for place, event in enumerate(left) if _charges(event, planned)), None)
+        if paying is None:
+            missing.append(planned)
+        else:
+            del left[paying]
+    return missing
 
 
 def _charges(event: Event, planned: Event) -> bool:
-    fields = ("mechanism", "noise_multiplier", "sampling", "noise_parts")
-    same = all(getattr(event, name) == getattr(planned, name) for name in fields)
-    return same and event.count >= planned.count
+    """Whether an event is the planned one in all but its counts and its name, and is charged in full."""
+    told = {"count", "planned", "executed", "purpose"}
+    return event.model_dump(exclude=told) == planned.model_dump(exclude=told) and event.count >= planned.count
 
 
 def _recompute(certificate: Certificate) -> tuple[float | None, list[Check]]:

@@ -1,0 +1,194 @@
+"""Annotation: one budget for generator and annotator, a ledger that is written first, and a release that verifies."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from understudy.annotation import annotate, label_images, resume_annotation
+from understudy.data.arrays import from_arrays
+from understudy.errors import BudgetError, InputError, InterruptedRun
+from understudy.privacy.accounting import certified_epsilon
+from understudy.privacy.budget import Budget
+from understudy.privacy.ledger import Ledger
+from understudy.release.annotated import PURPOSE
+from understudy.release.release import Release, load
+from understudy.release.verify import verify
+from understudy.workflow import TrainOptions, release_early
+
+from .helpers import CLASSES, RECORDS, read_lines, tiny_data
+from .release.building import EPSILON, edit_json, make_release
+
+BUDGET = Budget(12.0, 1e-5)  # make_release costs 4.38 of it
+CONFIG = {"privacy": {"batch": 8, "steps": 6}, "method": {"width": 2}}
+
+
+def base(**fields: Any) -> Release:
+    return make_release(classes=None, **fields)
+
+
+def run(out: Path, generator: Release | None = None, **options: Any) -> Release:
+    return annotate(generator or base(), tiny_data(), BUDGET, out, TrainOptions(config=CONFIG, **options))
+
+
+def test_the_certificate_holds_the_events_of_both_and_their_composed_price(tmp_path: Path):
+    generator = base()
+    release = run(tmp_path / "run", generator)
+    events = release.certificate.events
+    assert events[:-1] == generator.certificate.events
+    assert (events[-1].purpose, events[-1].count, events[-1].sampling.kind) == (PURPOSE, 6, "poisson")
+    claimed = release.certificate.headline.epsilon
+    assert EPSILON < claimed <= BUDGET.epsilon
+    assert claimed == certified_epsilon(events, BUDGET.delta)
+    assert claimed > 0.99 * BUDGET.epsilon, "the noise is calibrated to what the generator leaves"
+
+
+def test_an_annotated_release_verifies_and_draws_the_classes_asked_for(tmp_path: Path):
+    run(tmp_path / "run")
+    result = verify(tmp_path / "run")
+    assert result.passed, [check for check in result.checks if not check.passed]
+    assert any(check.name == "plan" and "the config plans" in check.detail for check in result.checks)
+    loaded = load(tmp_path / "run")
+    images, labels = loaded.sample(50, [1], seed=1)
+    assert images.shape == (50, 8, 8)
+    assert labels is not None
+    assert set(labels.tolist()) == {1}
+    again, _ = loaded.sample(50, [1], seed=1)
+    assert np.array_equal(images, again)
+    assert loaded.domain.classes == CLASSES
+    saved = loaded.save(tmp_path / "copy")
+    assert verify(saved).passed
+
+
+def test_images_of_a_class_are_those_that_the_annotator_names_so(tmp_path: Path):
+    release = run(tmp_path / "run")
+    weights = np.array(release.generator.config.label_weights)
+    label = int(weights.argmax())
+    images, _ = release.sample(40, [label])
+    assert (label_images(release, images[:, None]) == label).all()
+
+
+@pytest.mark.parametrize("part", ["generator", "annotator"])
+def test_leaving_out_the_events_of_one_part_is_noticed(tmp_path: Path, part: str):
+    run(tmp_path / "run")
+
+    def drop(certificate: dict[str, Any]) -> None:
+        kept = [event for event in certificate["events"] if (event.get("purpose") == PURPOSE) == (part == "generator")]
+        certificate["events"] = kept
+
+    edit_json(tmp_path / "run" / "release" / "certificate.json", drop)
+    failed = [check.name for check in verify(tmp_path / "run").checks if not check.passed]
+    assert failed == ["plan"]
+
+
+def test_one_event_does_not_pay_for_two(tmp_path: Path):
+    """A generator and an annotator with the same kind of event: the certificate must charge it twice."""
+    run(tmp_path / "run")
+
+    def twice(config: dict[str, Any]) -> None:
+        config["method_config"]["generator"]["config"]["privacy"]["noise_multiplier"] = 1.0
+
+    edit_json(tmp_path / "run" / "release" / "config.json", twice)
+    edit_json(tmp_path / "run" / "release" / "certificate.json", lambda certificate: certificate["events"].pop(0))
+    assert "plan" in {check.name for check in verify(tmp_path / "run").checks if not check.passed}
+
+
+def test_every_step_is_on_record_before_it_is_used(tmp_path: Path):
+    run(tmp_path / "run")
+    ledger = Ledger.open(tmp_path / "run" / "ledger.jsonl")
+    (event,) = ledger.events()
+    assert (event.planned, event.executed) == (6, 6)
+    kinds = [line["kind"] for line in read_lines(tmp_path / "run" / "ledger.jsonl")]
+    assert kinds[0] == "plan"
+
+
+def test_an_interrupted_annotation_is_resumed_and_never_overspends(tmp_path: Path):
+    reports: list[Any] = []
+    with pytest.raises(InterruptedRun, match="continue with --resume"):
+        run(tmp_path / "run", listener=reports.append, stop_requested=lambda: any(report.step for report in reports))
+    with pytest.raises(InputError, match="released when it is finished"):
+        release_early(tmp_path / "run")
+    release = resume_annotation(tiny_data(), tmp_path / "run")
+    assert release.certificate.events[-1].executed == 6
+    assert verify(tmp_path / "run").passed
+    with pytest.raises(InputError, match="holds a run already"):
+        run(tmp_path / "run")
+
+
+def test_a_killed_annotation_spends_what_was_reserved(tmp_path: Path):
+    """A crash after a reservation and before its checkpoint: the steps are not taken again beyond the plan."""
+
+    class Killed(Exception):
+        pass
+
+    def kill(_: Any) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        run(tmp_path / "run", listener=kill)
+    spent = Ledger.open(tmp_path / "run" / "ledger.jsonl").events()[0].executed
+    assert spent
+    release = resume_annotation(tiny_data(), tmp_path / "run")
+    assert release.certificate.events[-1].count == 6
+    assert Ledger.open(tmp_path / "run" / "ledger.jsonl").events()[0].executed == 6
+    assert verify(tmp_path / "run").passed
+
+
+def test_other_data_are_refused_on_resume(tmp_path: Path):
+    with pytest.raises(InterruptedRun):
+        run(tmp_path / "run", stop_requested=lambda: True)
+    with pytest.raises(InputError, match="started on other data"):
+        resume_annotation(tiny_data(seed=1), tmp_path / "run")
+
+
+def test_a_budget_that_the_generator_alone_uses_up_is_refused(tmp_path: Path):
+    with pytest.raises(BudgetError, match="the generator alone costs epsilon"):
+        annotate(base(), tiny_data(), Budget(4.0, 1e-5), tmp_path / "run", TrainOptions(config=CONFIG))
+    assert not (tmp_path / "run").exists()
+    loud = {"privacy": {**CONFIG["privacy"], "noise_multiplier": 0.3}}
+    with pytest.raises(BudgetError, match="together cost"):
+        annotate(base(), tiny_data(), BUDGET, tmp_path / "run", TrainOptions(config=loud))
+
+
+def test_what_cannot_be_annotated_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="draws 4 classes by itself"):
+        run(tmp_path / "run", make_release())
+    with pytest.raises(InputError, match="learns from labelled records"):
+        annotate(base(), tiny_data("unlabelled"), BUDGET, tmp_path / "run", TrainOptions(config=CONFIG))
+    with pytest.raises(InputError, match="pass --shape 3x8x8"):
+        run(tmp_path / "run", make_release(channels=3, classes=None))
+    with pytest.raises(InputError, match="not private"):
+        run(tmp_path / "run", base(guarantees=[], events=[], not_private="not private: do not publish"))
+    with pytest.raises(InputError, match="holds no annotator"):
+        label_images(base(), np.zeros((1, 1, 8, 8), dtype=np.uint8))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_seed_voids_the_guarantee(tmp_path: Path):
+    release = run(tmp_path / "run", seed=1)
+    assert release.certificate.randomness.startswith("seeded")
+    assert not verify(tmp_path / "run").passed
+
+
+def test_the_annotator_learns_when_there_is_something_to_learn(tmp_path: Path):
+    """Dark images are class 0, light ones class 1."""
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 400)
+    images = (random.integers(0, 100, (400, 8, 8)) + 150 * labels[:, None, None]).astype(np.uint8)
+    data = from_arrays(images, labels, classes=2, records=400)
+    config = {"privacy": {"batch": 100, "steps": 60}, "method": {"width": 4, "learning_rate": 0.01}}
+    release = annotate(base(), data, BUDGET, tmp_path / "run", TrainOptions(config=config))
+    assert (label_images(release, data.images) == labels).mean() > 0.95
+
+
+def test_no_release_without_labels_changes_its_config(tmp_path: Path):
+    """The config of other generators has no trace of annotators, so older releases can still be saved again."""
+    folder = base().save(tmp_path / "plain")
+    assert "base" not in json.loads((folder / "config.json").read_text())["generator"]
+    assert replace(load(folder)).save(tmp_path / "again")
+    assert RECORDS > 8
