@@ -8,15 +8,16 @@ and comparisons only; it stamps the certificate, and ``verify`` refuses the stam
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from fractions import Fraction
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from understudy.errors import InputError
+from understudy.privacy.keyed_words import KEY_BYTES, LOW_BITS, KeyedWords
 
 OS_ENTROPY = "os-entropy"
 SEEDED = "seeded: not for release"
@@ -33,36 +34,29 @@ class BitSource(Protocol):
 class NoiseStream:
     """Standard normal values in double precision from one keyed stream: what mechanisms add to private values.
 
-    Privacy: torch's generator on the CPU keeps 32 bits of its key, which can be searched, and its single-precision
-    normals end at 5.8 deviations, where the certified tail does not. So values are drawn in double precision, on the
-    CPU from NumPy's Philox with a 128-bit key, on a GPU from torch's Philox with a 64-bit key (issued once a stream).
+    Privacy: torch's own generators keep 32 bits of their key on the CPU and 64 on a GPU, are not made to withstand
+    someone who sees a part of their output, and single-precision normals end at 5.8 deviations, where the certified
+    tail does not. So values come from a cryptographic stream (``KeyedWords``), in double precision, out to 9.4
+    deviations; what lies beyond has probability 5e-21.
     """
 
     def __init__(self, key: bytes, device: torch.device) -> None:
-        self._device = device
-        self._philox = np.random.Generator(np.random.Philox(key=np.frombuffer(key[:16], dtype=np.uint64)))
-        self._generator = torch.Generator(device=device)
-        self._generator.manual_seed(int.from_bytes(key[16:24], "little"))
+        self._words = KeyedWords(key, device)
 
     def draw(self, shape: torch.Size) -> Tensor:
         """Fresh values of that shape; none is ever drawn twice."""
-        if self._device.type == "cpu":
-            return torch.from_numpy(self._philox.standard_normal(tuple(shape)))
-        return torch.randn(shape, generator=self._generator, device=self._device, dtype=torch.float64)
+        return self._words.normals(shape.numel()).view(shape)
 
 
 class CoinStream:
     """Independent coin flips from one keyed stream, on the device: who takes part in a Poisson-sampled batch.
 
     Privacy: a flip compares 63 uniform bits with ``floor(rate * 2**63)``, so it comes up with a probability that is
-    never above ``rate`` and less than 2**-63 below it; no floating-point key rounds it up. Keys as for ``NoiseStream``.
+    never above ``rate`` and less than 2**-63 below it; no floating-point key rounds it up. Bits from ``KeyedWords``.
     """
 
     def __init__(self, key: bytes, device: torch.device) -> None:
-        self._device = device
-        self._philox = np.random.Generator(np.random.Philox(key=np.frombuffer(key[:16], dtype=np.uint64)))
-        self._generator = torch.Generator(device=device)
-        self._generator.manual_seed(int.from_bytes(key[16:24], "little"))
+        self._words, self._device = KeyedWords(key, device), device
 
     def flip(self, shape: tuple[int, ...], rate: float) -> Tensor:
         """Truth values of that shape, each true with probability ``rate``."""
@@ -71,13 +65,7 @@ class CoinStream:
         threshold = int(Fraction(rate) * 2**63)
         if threshold == 2**63:
             return torch.ones(shape, dtype=torch.bool, device=self._device)
-        return self._words(shape) < threshold
-
-    def _words(self, shape: tuple[int, ...]) -> Tensor:
-        """Uniform integers in 0..2**63-1."""
-        if self._device.type == "cpu":
-            return torch.from_numpy(self._philox.integers(0, 2**63, shape, dtype=np.int64))
-        return torch.empty(shape, dtype=torch.int64, device=self._device).random_(generator=self._generator)
+        return (self._words.words(math.prod(shape)) & LOW_BITS).view(shape) < threshold
 
 
 class Randomness:
@@ -101,11 +89,11 @@ class Randomness:
 
     def noise(self, device: torch.device) -> NoiseStream:
         """A noise stream on ``device`` with a fresh key of its own."""
-        return NoiseStream(self.bits(24), device)
+        return NoiseStream(self.bits(KEY_BYTES), device)
 
     def coins(self, device: torch.device) -> CoinStream:
         """A stream of coin flips on ``device`` with a fresh key of its own."""
-        return CoinStream(self.bits(24), device)
+        return CoinStream(self.bits(KEY_BYTES), device)
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         """A torch generator with a fresh key, for what nobody needs to keep secret (latents, weights, batches).

@@ -1,0 +1,78 @@
+"""Random words and normal values from a secret key of 256 bits, by functions made to withstand cryptanalysis.
+
+On the CPU a block of words is SHAKE-256 of the key and the number of the block (FIPS 202, in Python's standard
+library); on a CUDA device it is ChaCha20 in one kernel (``chacha_kernel``). Without Triton a CUDA device gets the words
+of the CPU: slower, never weaker.
+
+Privacy: whoever does not know the key cannot tell the words from uniform ones, so noise and draws are those of the
+guarantee for anyone with bounded computing power. The key is in memory only. Rounding to double precision stays: that
+mechanisms add the noise in double precision and publish single-precision values is a mitigation, not a proof.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import math
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+KEY_BYTES = 32
+LOW_BITS = 2**63 - 1
+
+
+class KeyedWords:
+    """A stream of uniformly random 64-bit words; nothing is ever handed out twice."""
+
+    def __init__(self, key: bytes, device: torch.device) -> None:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"key: {len(key)} bytes, but {KEY_BYTES} are needed")
+        self._key, self._device = key, device
+        self._used = 0  # blocks of this stream
+        self._kernel = _chacha(device)
+        words = torch.frombuffer(bytearray(key), dtype=torch.int32)
+        self._key_on_device = words.to(device) if self._kernel else None
+
+    def words(self, count: int) -> Tensor:
+        """``count`` words on the device as int64, each of the 2**64 patterns equally likely."""
+        if self._kernel is not None:
+            first, self._used = self._used, self._used - (-count // self._kernel.WORDS)
+            drawn: Tensor = self._kernel.random_words(self._key_on_device, first, count)
+            return drawn
+        return self._hashed(count).to(self._device)
+
+    def normals(self, count: int) -> Tensor:
+        """``count`` standard normal values on the device, in double precision."""
+        if self._kernel is not None:
+            first, self._used = self._used, self._used - (-count // self._kernel.WORDS)
+            drawn: Tensor = self._kernel.random_normals(self._key_on_device, first, count)
+            return drawn
+        pairs = -(-count // 2)
+        return _box_muller(self._hashed(2 * pairs).view(2, pairs))[:count].to(self._device)
+
+    def _hashed(self, count: int) -> Tensor:
+        """Words on the CPU: one block of the stream, as long as it is needed."""
+        if count == 0:
+            return torch.empty(0, dtype=torch.int64)
+        block = hashlib.shake_256(self._key + self._used.to_bytes(16, "little")).digest(8 * count)
+        self._used += 1
+        return torch.frombuffer(bytearray(block), dtype=torch.int64)
+
+
+def _box_muller(words: Tensor) -> Tensor:
+    """Normal values (2n,) from words (2, n): a radius from the first row, an angle from the second."""
+    uniform = words.bitwise_and(LOW_BITS).double()
+    radius = uniform[0].add_(0.5).mul_(2.0**-63).log_().mul_(-2).sqrt_()
+    angle = uniform[1].mul_(2 * math.pi * 2.0**-63)
+    return torch.cat([radius * angle.cos(), radius * angle.sin()])
+
+
+def _chacha(device: torch.device) -> ModuleType | None:
+    """The kernel for this device, or None where words come from the CPU."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return None
+    from understudy.privacy import chacha_kernel
+
+    return chacha_kernel
