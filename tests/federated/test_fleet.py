@@ -26,7 +26,7 @@ from understudy.release.verify import verify
 from understudy.training.critic_panel import Home
 from understudy.workflow import TrainOptions, resume, train
 
-from .helpers import BUDGET, federated_data, make_client, tiny_config, tiny_contract, tiny_plan
+from .helpers import BUDGET, federated_data, make_client, recorded, tiny_config, tiny_contract, tiny_plan
 
 
 @pytest.fixture(scope="module")
@@ -220,8 +220,7 @@ def both(tmp_path_factory):
 
 def test_simulated_and_deployed_runs_have_the_same_ledger_and_certificate(both):
     home, _ = both
-    ledgers = [(home / name / "ledger.jsonl").read_text() for name in ("simulated", "deployed")]
-    assert ledgers[0] == ledgers[1]
+    assert recorded(home / "simulated") == recorded(home / "deployed")
     certificates = [load(home / name).certificate.model_dump() for name in ("simulated", "deployed")]
     for certificate in certificates:
         for name in ("created", "generator_sha256", "runs_on_this_data", "config_sha256"):  # it has the law of labels
