@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-test
 DEMO_STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-full lint clean
+.PHONY: demo test test-full test-faults fuzz lint clean
 
 demo: $(DEMO_STAMP)
 	$(BIN)/understudy demo --out demo
@@ -15,6 +15,13 @@ test: $(STAMP)
 
 test-full: $(STAMP)
 	$(BIN)/pytest -n 2
+	$(BIN)/python -m tests.faults.campaign
+
+test-faults: $(STAMP)
+	$(BIN)/python -m tests.faults.campaign --json benchmarks/results/faults.json
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.hostile.fuzz --json benchmarks/results/fuzz.json
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
