@@ -6,9 +6,7 @@ The run lives in a folder like that of a training: ``run.json``, ``ledger.jsonl`
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +15,7 @@ from numpy.typing import NDArray
 from understudy.data.dataset import ImageDataset
 from understudy.devices import check_memory, choose_device, explained_memory_errors
 from understudy.errors import AbortedRun, InputError
-from understudy.files import make_folder, write_text
+from understudy.files import make_folder
 from understudy.methods.base import Plan
 from understudy.methods.configuration import build_config
 from understudy.models.annotated_generator import AnnotatedGenerator
@@ -29,11 +27,19 @@ from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness import OS_ENTROPY, Randomness
 from understudy.release.annotated import ANNOTATED, AnnotatorConfig, annotated_config, check_base, plan_annotation
 from understudy.release.release import Release, build_release, load
-from understudy.training.history import count_run
 from understudy.training.private_classifier import ClassifierSteps, ClassifierStepSettings
 from understudy.training.run import Run, locked
 from understudy.training.states import Resumable
-from understudy.workflow import FINGERPRINT, NOT_COVERED, RunDescription, TrainOptions, read_description
+from understudy.workflow import (
+    NOT_COVERED,
+    RunDescription,
+    TrainOptions,
+    confirm_place,
+    declared_moves,
+    read_description,
+    read_fingerprint,
+    write_description,
+)
 
 _REPORTS = 100
 _COUNTED = 10_000  # images drawn for the law of labels
@@ -58,25 +64,27 @@ def annotate(
             raise InputError(f"run: {folder} holds a run already; continue it with --resume or choose another folder")
         ledger = Ledger.create(folder / "ledger.jsonl")
         base.save(folder / "base", allow_seeded=True)
-        _write_description(folder, plan, data, options)
+        write_description(folder, plan, data, options)
         return _train(Run(folder, plan, data, ledger, Randomness(options.seed), device), base, options)
 
 
 def resume_annotation(data: ImageDataset, out: Path | str, options: TrainOptions | None = None) -> Release:
     """Continue an annotation that was interrupted, with what it was started with.
 
-    Privacy: spending continues from the ledger, and noise is drawn afresh; steps whose result was lost stay spent.
+    Privacy: spending continues from the ledger, and noise is drawn afresh; steps whose result was lost stay spent. A
+    copy of a run is refused as in ``workflow.resume``.
     """
     options, folder = options or TrainOptions(), Path(out)
     description = read_description(folder)
     if description.method != ANNOTATED:
         raise InputError(f"run: {folder} is a training by {description.method}; continue it with `understudy train`")
-    if (description.domain, _fingerprint(folder)) != (data.domain, data.fingerprint()):
+    if (description.domain, read_fingerprint(folder)) != (data.domain, data.fingerprint()):
         raise InputError(f"run: {folder} was started on other data ({description.data}); resume it with the same data")
     base = load(folder / "base")
     config = build_config(AnnotatorConfig, description.config)
     plan = plan_annotation(config, description.domain, base.certificate, description.budget)
     with locked(folder):
+        confirm_place(folder, description, options.moved)
         ledger = Ledger.open(folder / "ledger.jsonl")
         ledger.note("resumed")
         device = choose_device(plan.config.runtime.device)
@@ -101,6 +109,10 @@ def _train(run: Run, base: Release, options: TrainOptions) -> Release:
     run.ledger.check_releasable()
     for event in run.plan.events:
         run.ledger.account(event)
+    identity = read_description(run.folder).identity
+    if identity is not None:
+        identity.check_newest(run.ledger)
+        identity.remember(run.ledger)
     generator = _generator(run.plan, base).to(run.device)
     try:
         with explained_memory_errors(run.device):
@@ -144,6 +156,8 @@ def _release(run: Run, base: Release, generator: AnnotatedGenerator) -> Release:
     """Certify both parts together and write ``release/``; the claim follows from events, never from the config."""
     run.ledger.check_releasable()
     description, certificate = read_description(run.folder), base.certificate
+    if description.identity is not None:
+        description.identity.check_newest(run.ledger)
     generator.config = generator.config.model_copy(update={"label_weights": _label_weights(generator)})
     events = (*certificate.events, *run.ledger.events())
     delta = description.budget.delta
@@ -166,12 +180,14 @@ def _release(run: Run, base: Release, generator: AnnotatedGenerator) -> Release:
             "runs_on_this_data": max(description.runs_on_this_data, certificate.runs_on_this_data + 1),
             "stopped_because": "finished as planned",
             "plan_raised": run.ledger.plan_was_raised() or certificate.plan_raised,
-            "remarks": [*certificate.remarks, *description.remarks],
+            "remarks": [*certificate.remarks, *description.remarks, *declared_moves(description)],
             "not_covered": NOT_COVERED,
         },
     )
     release.save(run.folder / "release", allow_seeded=True)
     run.ledger.note("finished as planned")
+    if description.identity is not None:
+        description.identity.remember(run.ledger)
     return release
 
 
@@ -185,28 +201,3 @@ def _label_weights(generator: AnnotatedGenerator) -> tuple[float, ...]:
 def _randomness(description: RunDescription, of_base: str) -> str:
     own = Randomness(description.seed).stamp
     return own if of_base == OS_ENTROPY else of_base
-
-
-def _write_description(folder: Path, plan: Plan, data: ImageDataset, options: TrainOptions) -> None:
-    description: dict[str, Any] = {
-        "method": plan.method,
-        "budget": {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta},
-        "domain": plan.domain.model_dump(mode="json"),
-        "config": plan.config.model_dump(mode="json"),
-        "data": data.name,
-        "seed": options.seed,
-        "runs_on_this_data": count_run(data),
-        "command": options.command,
-        "remarks": list(plan.remarks),
-        "source": None if options.source is None else dict(options.source),
-    }
-    make_folder(folder / "private", "run")
-    write_text(folder / FINGERPRINT, data.fingerprint())  # private: it would confirm a guess of the records
-    write_text(folder / "run.json", json.dumps(description, indent=2) + "\n")
-
-
-def _fingerprint(folder: Path) -> str:
-    try:
-        return (folder / FINGERPRINT).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"run: {folder / FINGERPRINT} cannot be read ({error.strerror}); start a new run") from None

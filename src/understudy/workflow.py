@@ -80,7 +80,7 @@ def train(
         if (folder / "run.json").exists():
             raise InputError(f"run: {folder} holds a run already; continue it with --resume or choose another folder")
         ledger = Ledger.create(folder / "ledger.jsonl")
-        _write_description(folder, plan, data, options)
+        write_description(folder, plan, data, options)
         run = Run(folder, plan, data, ledger, Randomness(options.seed), device)
         return _train(implementation, run, options)
 
@@ -94,14 +94,14 @@ def resume(data: ImageDataset, out: Path | str, options: TrainOptions | None = N
     """
     options, folder = options or TrainOptions(), Path(out)
     description = read_description(folder)
-    if (description.domain, _read_fingerprint(folder)) != (data.domain, data.fingerprint()):
+    if (description.domain, read_fingerprint(folder)) != (data.domain, data.fingerprint()):
         raise InputError(f"run: {folder} was started on other data ({description.data}); resume it with the same data")
     implementation = get_method(description.method)
     config = build_config(implementation.config_type, description.config)
     plan = _affordable_plan(implementation, config, description.domain, description.budget)
     device = choose_device(plan.config.runtime.device)
     with locked(folder):
-        _write_place(folder, description, options.moved)
+        confirm_place(folder, description, options.moved)
         ledger = Ledger.open(folder / "ledger.jsonl")
         ledger.note("resumed")
         run = Run(folder, plan, data, ledger, Randomness(description.seed), device)
@@ -156,7 +156,8 @@ def read_description(folder: Path) -> RunDescription:
         raise InputError(f"run: {folder / 'run.json'} is not the description of a run; the file is damaged") from None
 
 
-def _write_description(folder: Path, plan: Plan, data: ImageDataset, options: TrainOptions) -> None:
+def write_description(folder: Path, plan: Plan, data: ImageDataset, options: TrainOptions) -> None:
+    """Write ``run.json`` and, among the private files, what recognises the data when the run is continued."""
     description = {
         "method": plan.method,
         "budget": {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta} if plan.private else None,
@@ -175,7 +176,7 @@ def _write_description(folder: Path, plan: Plan, data: ImageDataset, options: Tr
     write_text(folder / "run.json", json.dumps(description, indent=2) + "\n")
 
 
-def _write_place(folder: Path, description: RunDescription, moved: bool) -> None:
+def confirm_place(folder: Path, description: RunDescription, moved: bool) -> None:
     """Confirm that the run lives here, and write down where it lives from now on."""
     if description.identity is None:
         return
@@ -185,7 +186,8 @@ def _write_place(folder: Path, description: RunDescription, moved: bool) -> None
         write_text(folder / "run.json", json.dumps({**raw, "identity": identity.model_dump()}, indent=2) + "\n")
 
 
-def _read_fingerprint(folder: Path) -> str:
+def read_fingerprint(folder: Path) -> str:
+    """The fingerprint of the data that a run was started on. Privacy: private."""
     try:
         return (folder / FINGERPRINT).read_text(encoding="utf-8")
     except OSError as error:
@@ -243,7 +245,7 @@ def _release(folder: Path, description: RunDescription, ledger: Ledger, generato
             "runs_on_this_data": description.runs_on_this_data,
             "stopped_because": reason,
             "plan_raised": ledger.plan_was_raised(),
-            "remarks": [*description.remarks, *_declared_moves(description), *by_viewer(promised)],
+            "remarks": [*description.remarks, *declared_moves(description), *by_viewer(promised)],
             "not_covered": (*NOT_COVERED, *get_method(description.method).not_covered),
         },
     )
@@ -254,7 +256,8 @@ def _release(folder: Path, description: RunDescription, ledger: Ledger, generato
     return release
 
 
-def _declared_moves(description: RunDescription) -> list[str]:
+def declared_moves(description: RunDescription) -> list[str]:
+    """What a certificate says of a run that was continued in a copy."""
     return [MOVED] if description.identity is not None and description.identity.moves else []
 
 

@@ -10,7 +10,16 @@ import pytest
 from ..release.building import make_release
 from .calling import Caller
 
-TINY = ("--set", "privacy.batch=8", "--set", "privacy.steps=4", "--set", "method.width=2")
+TINY = (
+    "--set",
+    "privacy.batch=8",
+    "--set",
+    "privacy.steps=4",
+    "--set",
+    "method.width=2",
+    "--set",
+    "privacy.noise_multiplier=1.5",
+)
 
 
 @pytest.fixture

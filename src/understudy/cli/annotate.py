@@ -68,6 +68,9 @@ def command(
         int | None, typer.Option("--seed", help="For tests only: marks the run as not for release.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in OUT as it was started.")] = False,
+    moved: Annotated[
+        bool, typer.Option("--moved", help="With --resume: OUT is a copy, and no other copy of the run is continued.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Name the images of a generator that was trained without labels, within a budget for both together.
@@ -76,6 +79,8 @@ def command(
     for; its certificate holds the events of both parts. With an annotated RELEASE, --images and --to label further
     images at no cost.
     """
+    if moved and not resume:
+        raise InputError("--moved: it says that a run to be continued was moved; pass it together with --resume")
     if (images is None) != (to is None):
         raise InputError("annotate: --images names what to label and --to where it goes; pass both or neither")
     if data is None and (images is None or out is not None or resume):
@@ -85,7 +90,7 @@ def command(
     if data is not None and out is not None:
         source = DataOptions(data, records, classes, shape, declare or ())
         request = Request(release, out, epsilon, delta, read_settings(config, settings, device), seed)
-        annotated = _continue(request, source) if resume else _start(request, source)
+        annotated = _continue(request, source, moved) if resume else _start(request, source)
     else:
         annotated = _load(release)
     labelled = None if images is None or to is None else _label(annotated, images, to)
@@ -108,7 +113,7 @@ def _start(request: Request, source: DataOptions) -> Release:
         return annotate(base, data, budget, request.out, options)
 
 
-def _continue(request: Request, source: DataOptions) -> Release:
+def _continue(request: Request, source: DataOptions, moved: bool) -> Release:
     """Continue a run with what it was started with; anything asked for now must agree with that."""
     from understudy.annotation import resume_annotation
     from understudy.workflow import TrainOptions, read_description
@@ -122,7 +127,7 @@ def _continue(request: Request, source: DataOptions) -> Release:
         raise InputError("resume: a run keeps its config and seed; leave --config, --set, --device and --seed out")
     data = source.completed_by(described.source).completed_from(described.domain).load()
     with stop_on_signals() as stop, show_progress() as listener:
-        return resume_annotation(data, request.out, TrainOptions(listener=listener, stop_requested=stop))
+        return resume_annotation(data, request.out, TrainOptions(listener=listener, stop_requested=stop, moved=moved))
 
 
 def _load(folder: Path) -> Release:
