@@ -2,7 +2,8 @@
 
 ``python benchmarks/results_page.py`` writes both; with ``--check`` it exits 1 when they do not say what the files say.
 A file is recognised by what it holds: a certificate (a row of the quality tables), ``check`` (a check on real data),
-``classifiers`` (accuracy by classifier), ``points`` (a curve), ``rows`` (speed). Anything else is named at the end.
+``classifiers`` (accuracy by classifier), ``points`` (a curve), ``data_bugs`` (faults found by ``inspect``),
+``annotation`` (students by number of labels), ``rows`` (speed). Anything else is named at the end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from results_sections import (
+    annotation_section,
+    bugs_section,
     checks_passed,
     checks_section,
     classifiers_section,
@@ -77,6 +80,7 @@ def read_results(folder: Path) -> dict[str, Row]:
 def kind_of(row: Row) -> str:
     """Which section a file belongs to."""
     kinds = {"certificate": "quality", "check": "check", "classifiers": "classifiers", "points": "curve"}
+    kinds |= {"data_bugs": "bugs", "annotation": "annotation"}
     found = next((kind for key, kind in kinds.items() if key in row), None)
     return found or ("speed" if is_speed(row) else "other")
 
@@ -97,6 +101,8 @@ def page(results: dict[str, Row]) -> str:
         ("Classifiers", of["classifiers"], classifiers_section),
         ("Curves", of["curve"], curve_section),
         ("Checks on real data", of["check"], checks_section),
+        ("Faults found in private samples", of["bugs"], bugs_section),
+        ("Annotation", of["annotation"], annotation_section),
         ("Speed", of["speed"], speed_section),
         ("Other measurements", of["other"], other_section),
     )
@@ -106,7 +112,7 @@ def page(results: dict[str, Row]) -> str:
     return "\n".join(parts)
 
 
-KINDS = ("quality", "classifiers", "curve", "check", "speed", "other")
+KINDS = ("quality", "classifiers", "curve", "check", "bugs", "annotation", "speed", "other")
 
 
 def datasets(quality: dict[str, Row]) -> list[str]:

@@ -127,6 +127,41 @@ def speed_section(files: dict[str, Row]) -> str:
     return "\n".join(parts)
 
 
+def bugs_section(files: dict[str, Row]) -> str:
+    """What ``understudy inspect`` said of generators trained on broken and on clean data."""
+    parts = ["Generators of clean and of broken data, compared by samples alone ([inspect.md](inspect.md)).\n"]
+    for stem, row in files.items():
+        rows = [
+            (
+                case["bug"],
+                value(case["epsilon"], 2),
+                " ".join(found["sentence"] for found in case["found"]) or "nothing",
+                " ".join(found["sentence"] for found in case["found_without_reference"]) or "nothing",
+                "yes" if case["as_expected"] else "**no**",
+            )
+            for case in row["data_bugs"]
+        ]
+        head = ("data", "epsilon", "found beside a normal release", "found without one", "as expected")
+        picture = f"![Samples of clean and broken data](../benchmarks/results/{stem}.png)\n"
+        parts += [f"**{row['method']} on {row['dataset']}**: {origin(row)}\n", table(head, rows), picture]
+    return "\n".join(parts)
+
+
+def annotation_section(files: dict[str, Row]) -> str:
+    """Accuracy of students by the number of labelled images they learn from."""
+    parts = ["A CNN trained on n images of an annotated release, or on n real ones ([annotate.md](annotate.md)).\n"]
+    for row in files.values():
+        names = list(row["students"])
+        rows = [
+            (f"{count:,}", *(share(row["students"][name][place]) for name in names))
+            for place, count in enumerate(row["labelled_images"])
+        ]
+        told = f"epsilon {value(row['epsilon'], 2)} for both, the annotator itself {share(row['annotator_accuracy'])}"
+        parts += [f"**{row['annotation']} on {row['dataset']}**, {told}: {origin(row)}\n"]
+        parts += [table(("labelled images", *names), rows)]
+    return "\n".join(parts)
+
+
 def other_section(files: dict[str, Row]) -> str:
     """Files of a kind that has no section of its own: where they are and how they came about."""
     return (
