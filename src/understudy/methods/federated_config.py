@@ -45,7 +45,7 @@ class ClientEmbeddingSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     frequencies: Count = 500
     length_scales: tuple[Positive, ...] = (0.08, 0.3)
-    smoothing: Annotated[float, Field(ge=0)] = 0.06
+    smoothing: Annotated[float, Field(ge=0)] = 0.05
     size_share: Annotated[float, Field(gt=0, lt=1)] = 0.15  # the part of a client's squared norm that counts classes
     steps: Count = 2000
     batch: Count = 300
