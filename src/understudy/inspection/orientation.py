@@ -79,8 +79,8 @@ def find_changes(
     verdicts: Sequence[Verdicts], changes: Sequence[Change], names: Sequence[str], level: float
 ) -> list[Finding]:
     """Findings over all classes together, then those of single classes."""
-    tests = len(changes) * (len(verdicts) + 1)
-    each = level / (4 * tests)  # up to four bounds go into one test
+    ways = len(changes) + 1
+    each = level / (2 * (ways + ways**2) * (len(verdicts) + 1))  # every rate that may be bounded, from both sides
     pooled = pool(verdicts)
     found = _explain(pooled, changes, MARGIN, each) if pooled is not None else []
     everywhere = {share.change.name for share in found}
