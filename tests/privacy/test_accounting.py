@@ -22,7 +22,8 @@ BOTH = pytest.mark.parametrize("accountant", NUMERICAL)
 
 
 def event(multiplier: float, sampling: object = None, count: int = 1) -> Event:
-    return Event(noise_multiplier=multiplier, sampling=sampling or NoSampling(), count=count)
+    sensitivity = "2C" if isinstance(sampling, RoutedSampling | RevealedRouting) else None
+    return Event(noise_multiplier=multiplier, sensitivity=sensitivity, sampling=sampling or NoSampling(), count=count)
 
 
 def gaussian_delta(epsilon: float, distance: float) -> float:

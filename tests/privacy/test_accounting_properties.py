@@ -33,7 +33,7 @@ def events(draw: Callable[..., object]) -> Event:
     sampling, count = draw(samplings), draw(counts)
     if sampling == NoSampling():
         count = min(count, 400)
-    return Event(noise_multiplier=draw(multipliers), sampling=sampling, count=count)
+    return Event(noise_multiplier=draw(multipliers), sensitivity="2C", sampling=sampling, count=count)
 
 
 def few(examples: int) -> Callable[..., object]:
@@ -93,7 +93,7 @@ def test_rarer_sampling_costs_less(
     multiplier: float, rate: float, subsets: int, count: int, factor: float, delta: float
 ) -> None:
     def cost(sampling: Sampling) -> float:
-        event = Event(noise_multiplier=multiplier, sampling=sampling, count=count)
+        event = Event(noise_multiplier=multiplier, sensitivity="2C", sampling=sampling, count=count)
         return accounting.epsilon([event], delta, "fourier")
 
     assert at_most(cost(PoissonSampling(rate=rate)), cost(PoissonSampling(rate=rate * factor)))
@@ -139,7 +139,7 @@ def test_calibration_never_overshoots_and_wastes_less_than_half_a_percent_of_noi
     sampling: Sampling, count: int, epsilon: float, delta: float
 ) -> None:
     def plan(noise: float) -> list[Event]:
-        return [Event(noise_multiplier=noise, sampling=sampling, count=count)]
+        return [Event(noise_multiplier=noise, sensitivity="2C", sampling=sampling, count=count)]
 
     found = accounting.calibrate(plan, Budget(epsilon, delta))
     assert accounting.certified_epsilon(plan(found), delta) <= epsilon

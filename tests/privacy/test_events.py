@@ -27,7 +27,11 @@ SAMPLINGS = st.one_of(
 )
 EVENTS = st.builds(
     lambda noise, sampling, draws, purpose: Event(
-        noise_multiplier=noise, sampling=sampling, count=draws * getattr(sampling, "rows", 1), purpose=purpose
+        noise_multiplier=noise,
+        sensitivity="2C",
+        sampling=sampling,
+        count=draws * getattr(sampling, "rows", 1),
+        purpose=purpose,
     ),
     st.floats(1e-3, 1e6),
     SAMPLINGS,
@@ -73,6 +77,8 @@ def test_the_form_that_a_certificate_states_is_read_and_optional_fields_may_be_l
         ({"noise_multiplier": None}, "noise_multiplier"),
         ({"sensitivity": "3C"}, "sensitivity"),
         ({"sensitivity": "C", "sampling": {"kind": "routed", "subsets": 10}}, "2C"),
+        ({"sampling": {"kind": "routed", "subsets": 10}}, "sensitivity not stated"),
+        ({"sampling": {"kind": "revealed", "subsets": 10, "rows": 1}}, "sensitivity not stated"),
         ({"unit": "person"}, "unit"),
         ({"count": 0}, "count"),
         ({"count": -5}, "count"),
@@ -111,9 +117,9 @@ def test_an_event_that_charges_less_than_was_planned_or_executed_is_refused(fiel
 
 def test_a_draw_that_is_revealed_is_charged_with_all_its_rows():
     sampling = RevealedRouting(subsets=10, rows=4)
-    assert Event(noise_multiplier=1.0, sampling=sampling, count=8).count == 8
+    assert Event(noise_multiplier=1.0, sensitivity="2C", sampling=sampling, count=8).count == 8
     with pytest.raises(ValidationError, match="count 10 is not a multiple of the 4 rows of one draw"):
-        Event(noise_multiplier=1.0, sampling=sampling, count=10)
+        Event(noise_multiplier=1.0, sensitivity="2C", sampling=sampling, count=10)
 
 
 def test_events_cannot_be_changed():

@@ -227,6 +227,7 @@ def test_a_replaced_unit_is_covered_by_unsampled_answers_only(folder: Path):
     def change(certificate: dict[str, Any]) -> None:
         certificate["guarantees"][0].update(adjacency="replace-one", viewer="server", unit="client")
         certificate["events"][0].update(sensitivity="2C", unit="client")
+        certificate.pop("config_sha256")  # no method of this certificate plans such events
 
     edit_json(certificate_of(folder), change)
     assert verify(folder).passed
@@ -257,6 +258,20 @@ def test_what_a_reader_must_know_cannot_be_left_out(folder: Path, missing: str):
 def test_events_that_the_config_does_not_plan_are_caught(folder: Path):
     """More noise in the certificate than in the config that it is tied to, with a claim that fits the noise."""
     edit_json(certificate_of(folder), _event(noise_multiplier=50.0))
+    assert failed(verify(folder)) == {"plan"}
+
+
+@pytest.mark.parametrize("fields", [{"sensitivity": "2C"}, {"sensitivity": "sqrt(2)C"}, {"sensitivity": None}], ids=str)
+def test_an_event_of_another_sensitivity_than_planned_is_caught(folder: Path, fields: dict[str, Any]):
+    """The same multiplier over a larger sensitivity would be more noise than was added."""
+    edit_json(certificate_of(folder), _event(**fields))
+    assert failed(verify(folder)) == {"plan"}
+
+
+def test_events_of_another_unit_than_planned_are_caught(folder: Path):
+    """A run that protects records does not protect clients, whatever its certificate says."""
+    edit_json(certificate_of(folder), _event(unit="client"))
+    edit_json(certificate_of(folder), _guarantee(unit="client"))
     assert failed(verify(folder)) == {"plan"}
 
 

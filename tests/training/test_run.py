@@ -53,8 +53,16 @@ def test_progress_is_shown_and_recorded_with_the_spending_so_far(run):
 @pytest.mark.parametrize(
     "event",
     [
-        Event(noise_multiplier=5.0, sampling=RoutedSampling(subsets=4), count=40, purpose="answers"),
-        Event(noise_multiplier=5.0, sampling=RevealedRouting(subsets=4, rows=4), count=40, purpose="answers"),
+        Event(
+            noise_multiplier=5.0, sensitivity="2C", sampling=RoutedSampling(subsets=4), count=40, purpose="answers"
+        ),
+        Event(
+            noise_multiplier=5.0,
+            sensitivity="2C",
+            sampling=RevealedRouting(subsets=4, rows=4),
+            count=40,
+            purpose="answers",
+        ),
     ],
 )
 def test_the_spending_that_is_shown_is_never_below_what_was_spent_and_ends_at_the_plan(run, event):

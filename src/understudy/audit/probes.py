@@ -59,6 +59,12 @@ PROBES = (
     ),
     Probe(
         "gs-wgan",
+        (RoutedAnswers("panel"),),
+        {"privacy": {"subsets": 4, "queries": 8, "embedding_share": 0.0}, "method": {"queries_per_step": 8}},
+        variant="without an embedding",
+    ),
+    Probe(
+        "gs-wgan",
         (RevealedAnswers(),),
         {
             "privacy": {"subsets": 2, "queries": 4, "embedding_share": 0.0},

@@ -85,8 +85,9 @@ class Event(BaseModel):
         spent = max(self.planned or 0, self.executed or 0)
         if self.count < spent:
             raise ValueError(f"count {self.count} is below what was planned or executed ({spent})")
-        if self.sensitivity not in ("2C", None) and self.sampling.kind in ("routed", "revealed"):
-            raise ValueError(f"sensitivity {self.sensitivity}: {self.sampling.kind} answers are accounted with 2C only")
+        if self.sensitivity != "2C" and self.sampling.kind in ("routed", "revealed"):
+            stated = self.sensitivity or "not stated"
+            raise ValueError(f"sensitivity {stated}: {self.sampling.kind} answers are accounted with 2C only")
         if self.noise_parts and (self.unit, self.sensitivity, self.sampling.kind) != ("client", "C", "none"):
             raise ValueError("noise_parts: only an unsampled sum over clients (sensitivity C) has noise in parts")
         rows = getattr(self.sampling, "rows", 1)
