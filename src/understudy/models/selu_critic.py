@@ -1,7 +1,8 @@
 """The critic of BDP-GAN: three convolutions with SELU, a linear layer with SELU, and a linear score.
 
 Nothing in it mixes examples (no BatchNorm): every example's gradient is its own, as clipping needs it. Labels are
-planes beside the image, with a convolution of their own.
+planes beside the image, with a convolution of their own, and choose among scores, one for each class: a critic whose
+weights are kept small is nearly linear, and planes alone would tell it little about how image and label go together.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ class SeluCritic(nn.Module):
         self.third = nn.Conv2d(2 * width, 4 * width, 3, stride=2, padding=1)
         places = math.prod(-(-(side // 4) // 2) for side in (height, columns))
         self.linear = nn.Linear(4 * width * places, _HIDDEN * width)
-        self.score = nn.Linear(_HIDDEN * width, 1)
+        self.score = nn.Linear(_HIDDEN * width, classes or 1)
         self_normalising(self)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Scores (N,) of images (N, C, H, W) in [0, 1] and their labels."""
-        hidden = self.image_layer(2 * images - 1)
+        hidden, own = self.image_layer(2 * images - 1), None
         if self.label_layer is not None:
             assert labels is not None, "labels: this critic was built with classes"
-            planes = one_hot(labels, self.config.classes or 1).to(images.dtype)[:, :, None, None]
-            planes = planes.expand(-1, -1, *images.shape[2:])
+            own = one_hot(labels, self.config.classes or 1).to(images.dtype)
+            planes = own[:, :, None, None].expand(-1, -1, *images.shape[2:])
             hidden = torch.cat([hidden, self.label_layer(planes)], dim=1)
         hidden = self.second(nn.functional.selu(hidden))
         hidden = nn.functional.selu(self.third(nn.functional.selu(hidden)))
         hidden = nn.functional.selu(self.linear(hidden.flatten(1)))
-        scores: Tensor = self.score(hidden).flatten()
-        return scores
+        scores: Tensor = self.score(hidden)
+        return scores.flatten() if own is None else (scores * own).sum(dim=1)
 
 
 def self_normalising(network: nn.Module) -> None:
