@@ -53,9 +53,7 @@ def test_progress_is_shown_and_recorded_with_the_spending_so_far(run):
 @pytest.mark.parametrize(
     "event",
     [
-        Event(
-            noise_multiplier=5.0, sensitivity="2C", sampling=RoutedSampling(subsets=4), count=40, purpose="answers"
-        ),
+        Event(noise_multiplier=5.0, sensitivity="2C", sampling=RoutedSampling(subsets=4), count=40, purpose="answers"),
         Event(
             noise_multiplier=5.0,
             sensitivity="2C",
