@@ -112,16 +112,16 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "noise in single precision",
-        "privacy/randomness.py",
-        "        return self._words.normals(shape.numel()).view(shape)",
-        "        return self._words.normals(shape.numel()).float().view(shape)",
+        MECHANISMS,
+        ".draw(exact.shape), alpha=deviation)",
+        ".draw(exact.shape).float(), alpha=deviation).float()",
         "tests/privacy/test_mechanisms.py::test_noise_is_drawn_and_added_in_double_precision",
     ),
     bug(
         "noise reused after a resume",
-        "privacy/randomness.py",
-        "        return NoiseStream(self.bits(KEY_BYTES), device)",
-        "        return NoiseStream(bytes(KEY_BYTES), device)",
+        MECHANISMS,
+        "            self._streams[exact.device] = self._randomness.noise(exact.device)\n",
+        "            self._streams[exact.device] = type(self._randomness)(1).noise(exact.device)\n",
         "tests/methods/test_conformance.py::"
         "test_an_interrupted_run_resumes_to_the_end_at_the_planned_price_with_fresh_noise[dpgan]",
     ),
@@ -138,14 +138,13 @@ BUGS: tuple[Bug, ...] = (
         VOTES,
         "        self.reach = math.sqrt(coordinates)\n\n    def peaks",
         "        self.reach = 1.0\n\n    def peaks",
-        f"{_AUDITED}[g-pate, default]",
-        by_audit=True,
+        "tests/privacy/test_vote_mechanisms.py::test_the_noise_has_the_promised_scale_and_law",
     ),
     bug(
         "shuffled epochs accounted as Poisson",
         BATCHES,
         "        taken = self._coins.flip((steps, self._records), self._rate)\n",
-        "        order = self._coins._words((self._records,)).argsort()\n"
+        "        order = torch.randperm(self._records)\n"
         "        batch = max(1, round(self._rate * self._records))\n"
         "        taken = torch.zeros((steps, self._records), dtype=torch.bool, device=order.device)\n"
         "        for step in range(steps if self._records else 0):\n"

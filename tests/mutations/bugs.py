@@ -1,0 +1,7 @@
+"""All planted bugs."""
+
+from __future__ import annotations
+
+from . import bugs_of_critics, bugs_of_noise
+
+BUGS = (*bugs_of_noise.BUGS, *bugs_of_critics.BUGS)
