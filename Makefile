@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-test
 DEMO_STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-full test-faults fuzz lint clean
+.PHONY: demo test test-full test-faults test-mutations fuzz lint clean
 
 demo: $(DEMO_STAMP)
 	$(BIN)/understudy demo --out demo
@@ -22,6 +22,9 @@ test-faults: $(STAMP)
 
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.hostile.fuzz --json benchmarks/results/fuzz.json
+
+test-mutations: $(STAMP)
+	$(BIN)/python -m tests.mutations.run --write docs/mutations.md
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
