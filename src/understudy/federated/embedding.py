@@ -12,6 +12,8 @@ squares of the constants are the shares of the classes, nearly.
 
 from __future__ import annotations
 
+import hashlib
+import math
 import struct
 
 import numpy as np
@@ -20,6 +22,7 @@ from torch import Tensor
 
 from understudy.errors import InputError
 from understudy.federated.contract import DIGEST_BYTES, Contract, EmbeddingTerms
+from understudy.privacy.keyed_words import KeyedWords
 from understudy.training.mean_embedding import Embedding, NoisyMeans
 
 _QUESTION, _ANSWER = b"USE1", b"USF1"
@@ -32,8 +35,9 @@ def features(contract: Contract, device: torch.device) -> Embedding:
     """The features of a federation: drawn from its public name, so that all parties have the same."""
     terms = _terms(contract)
     channels, height, width = contract.domain.shape
-    random = np.random.Generator(np.random.PCG64(int(contract.federation, 16)))
-    drawn = random.standard_normal((channels, height, width, terms.frequencies))
+    public_stream = KeyedWords(hashlib.sha256(contract.federation.encode()).digest(), torch.device("cpu"))
+    shape = (channels, height, width, terms.frequencies)
+    drawn = public_stream.normals(math.prod(shape)).view(shape).numpy()
     drawn = np.einsum("ab,cbwf->cawf", _blur(height, terms.smoothing), drawn)
     drawn = np.einsum("ab,chbf->chaf", _blur(width, terms.smoothing), drawn)
     scales = np.resize(terms.length_scales, terms.frequencies) * contract.values**0.5
