@@ -9,7 +9,6 @@ import pytest
 
 from understudy.data.domain import Domain
 from understudy.errors import InputError
-from understudy.inspection import orientation
 from understudy.inspection.changes import possible_changes, small
 from understudy.inspection.inspection import NOT_PRIVATE, PRIVATE, inspect_samples
 from understudy.inspection.samples import Samples, real_samples
@@ -28,7 +27,7 @@ def test_a_change_of_a_third_of_the_images_is_found_beside_a_normal_release(name
     inspection = inspect_samples(samples(1, some(CHANGES[name])), samples(0))
     assert [finding.name for finding in inspection.findings] == [name]
     finding = inspection.findings[0]
-    assert finding.bound > orientation.MARGIN
+    assert finding.bound > finding.margin
     assert abs(finding.estimate - 0.3) < 0.06
     assert finding.bound < finding.estimate
     assert "30 %" in finding.sentence or "%" in finding.sentence

@@ -20,8 +20,6 @@ from understudy.inspection.changes import Change, Pictures
 from understudy.inspection.findings import Finding, percent
 from understudy.inspection.neighbours import closest, distances, halves
 
-MARGIN = 0.08
-"""Of all images; independently trained generators of the same data stay far below."""
 CLASS_MARGIN = 0.25
 """Of the images of one class, of which there are fewer and which differ more between generators."""
 _FEWEST_HELD_OUT = 20
@@ -82,9 +80,9 @@ def find_changes(
     ways = len(changes) + 1
     each = level / (2 * (ways + ways**2) * (len(verdicts) + 1))  # every rate that may be bounded, from both sides
     pooled = pool(verdicts)
-    found = _explain(pooled, changes, MARGIN, each) if pooled is not None else []
+    found = _explain(pooled, changes, None, each) if pooled is not None else []
     everywhere = {share.change.name for share in found}
-    findings = [_finding(share, MARGIN, ()) for share in found]
+    findings = [_finding(share, share.change.margin, ()) for share in found]
     for verdict in verdicts if len(verdicts) > 1 else ():
         for share in _explain(verdict, changes, CLASS_MARGIN, each):
             if share.change.name not in everywhere:
@@ -118,8 +116,11 @@ def estimate_share(verdict: Verdicts, way: int, change: Change, level: float, ba
     return Share(change, _unit((rate - a) / (b - a)), _unit(low), _unit(high))
 
 
-def _explain(verdict: Verdicts, changes: Sequence[Change], margin: float, level: float) -> list[Share]:
-    """Shares above the margin, the surest first; what a change found before is mistaken for counts as its mistake."""
+def _explain(verdict: Verdicts, changes: Sequence[Change], margin: float | None, level: float) -> list[Share]:
+    """Shares above the margin (None: each change has its own), the surest first.
+
+    What a change found before is mistaken for counts as its mistake.
+    """
     found: list[Share] = []
     left = list(range(1, len(changes) + 1))
     while left:
@@ -127,8 +128,9 @@ def _explain(verdict: Verdicts, changes: Sequence[Change], margin: float, level:
             way: estimate_share(verdict, way, changes[way - 1], level, _mistaken(verdict, way, found, changes, level))
             for way in left
         }
-        best = max(shares, key=lambda way: shares[way].low)
-        if shares[best].low <= margin:
+        beyond = {way: share.low - (share.change.margin if margin is None else margin) for way, share in shares.items()}
+        best = max(beyond, key=lambda way: beyond[way])
+        if beyond[best] <= 0:
             return found
         found.append(shares[best])
         left.remove(best)

@@ -240,8 +240,8 @@ def _margins(inspection: Inspection) -> list[str]:
             f"Blank images: more than {100 * pixels.BLANK_MARGIN:.0f} % of a class.",
         ]
     return [
-        f"Turned, mirrored or inverted: more than {100 * orientation.MARGIN:.0f} % of all images, or "
-        f"{100 * orientation.CLASS_MARGIN:.0f} % of one class.",
+        f"Turned or mirrored: more than {100 * CHANGES[0].margin:.0f} % of all images; inverted: more than "
+        f"{100 * CHANGES[-1].margin:.0f} %; or {100 * orientation.CLASS_MARGIN:.0f} % of one class.",
         f"Recognition of a class: a fall by more than {100 * contents.RECOGNITION_MARGIN:.0f} points.",
         f"Unknown content: more than {100 * contents.UNKNOWN_MARGIN:.0f} % of a class.",
         "Pixels: " + ", ".join(f"{name} by more than {margin:g}" for name, margin in pixels.MARGINS.items()) + ".",
