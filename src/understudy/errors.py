@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+_LONGEST = 1000  # characters of a sentence; what it quotes may come from a hostile file
+
 
 class UnderstudyError(Exception):
     """Base of all errors raised on purpose; the command line prints its sentence and no traceback."""
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        """The sentence in one printable line, whatever it quotes."""
+        return one_line(super().__str__())
+
+
+def one_line(text: str) -> str:
+    """A text with line breaks and control characters escaped, and its middle left out where it is very long."""
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST - 300]} [...] {text[-250:]}"
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 class InputError(UnderstudyError):

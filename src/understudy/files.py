@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +17,8 @@ from understudy.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_YOUNG_SECONDS = 5.0
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -75,6 +82,45 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def aside(path: Path, folder: bool = False) -> Iterator[Path]:
+    """An empty file or folder beside ``path`` for this process alone; gone at the end unless it was renamed.
+
+    Several processes may write to one ``path`` this way: the last one wins, and none sees half of another's. What a
+    killed process left there is recognised by its free lock and cleared away.
+    """
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        _clear_abandoned(left)
+    place = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    place.mkdir() if folder else place.touch()
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield place
+    finally:
+        os.close(descriptor)
+        _remove(place)
+
+
+def _clear_abandoned(place: Path) -> None:
+    with suppress(OSError):
+        if time.time() - place.stat().st_mtime < _YOUNG_SECONDS:
+            return  # its owner may not hold it yet
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(place)
+        finally:
+            os.close(descriptor)
+
+
+def _remove(place: Path) -> None:
+    if place.is_dir():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        _discard(place)
 
 
 def _temporary(path: Path) -> Path:

@@ -73,7 +73,7 @@ def _of_disks(method: str) -> Iterator[Fault]:
         yield Fault("disk full at a durable write", "train", method, FRESH, _train(full_at=place))
     for place in (1, 3, 6, 10, 15):
         yield Fault("disk full at a durable write", "resume", method, INTERRUPTED, _resume(full_at=place))
-    for limit in (100, 1000, 3000, 8000):
+    for limit in (1000, 2000, 3000, 8000):
         yield Fault("a file cannot grow", "train", method, FRESH, _train(file_limit=limit))
     for limit in (1000, 5000):
         yield Fault("a file cannot grow", "resume", method, INTERRUPTED, _resume(file_limit=limit))
@@ -102,12 +102,12 @@ def _of_saving(method: str) -> Iterator[Fault]:
         yield Fault(
             "newest checkpoint truncated", "save", method, INTERRUPTED, _truncated_checkpoint(keep, 1, early=True)
         )
+    yield Fault("a file cannot grow", "sample", method, FINISHED, _sample("out.npz", file_limit=1000))
     for name in ("out.npz", "pictures"):
         for place in (1, 2, 3, 4):
             yield Fault("kill -9 at a durable write", "sample", method, FINISHED, _sample(name, die_at=place))
         for place in (1, 2):
             yield Fault("disk full at a durable write", "sample", method, FINISHED, _sample(name, full_at=place))
-        yield Fault("a file cannot grow", "sample", method, FINISHED, _sample(name, file_limit=100))
         yield Fault("kill -9 at a moment", "sample", method, FINISHED, _killed_sampling(name, 0.02))
         yield Fault("two processes in one folder", "sample", method, FINISHED, _two_samplers(name))
 

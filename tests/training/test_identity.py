@@ -80,7 +80,7 @@ def test_a_folder_that_was_restored_from_an_older_backup_is_refused(interrupted,
     shutil.rmtree(interrupted)
     shutil.copytree(backup, interrupted)
     assert [event.executed for event in Ledger.open(interrupted / "ledger.jsonl").events()] != spent
-    with pytest.raises(InputError, match="spending is unknown|is a copy, or was restored"):
+    with pytest.raises(InputError, match=r"spending is unknown|is a copy, or was restored"):
         resume(tiny_data(), interrupted)
     with pytest.raises(InputError, match="spending is unknown"):
         resume(tiny_data(), interrupted, TrainOptions(moved=True))

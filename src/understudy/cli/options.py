@@ -147,7 +147,7 @@ def parse_declarations(declared: Sequence[str]) -> dict[str, Any]:
 def _parse_value(raw: str, is_list: bool) -> Any:
     try:
         value = json.loads(raw.lower() if raw.lower() in ("true", "false", "none", "null") else raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = raw
     if is_list and not isinstance(value, list):
         return [part.strip() for part in raw.strip("()[]").split(",")]

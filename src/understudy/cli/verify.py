@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from understudy.cli.options import Json, ReleaseFolder, print_json
-from understudy.errors import CheckError
+from understudy.errors import CheckError, one_line
 
 if TYPE_CHECKING:
     from understudy.release.verify import Verification
@@ -25,7 +25,7 @@ def command(release: ReleaseFolder, as_json: Json = False) -> None:
         print_json(result.as_dict())
     else:
         for check in result.checks:
-            typer.echo(f"{'ok    ' if check.passed else 'FAILED'}  {check.name}: {check.detail}")
+            typer.echo(f"{'ok    ' if check.passed else 'FAILED'}  {one_line(f'{check.name}: {check.detail}')}")
         typer.echo("not proven: " + "; ".join(DOES_NOT_PROVE))
     conclude(release, result, quiet=as_json)
 

@@ -198,7 +198,9 @@ def _decode(path: Path, options: SourceOptions) -> NDArray[np.uint8]:
                 pixels = np.asarray(plain, dtype=np.uint8)
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise InputError(f"{path}: too many pixels; sides up to {_MAX_SIDE} are read, so shrink it") from None
-    except (OSError, SyntaxError, ValueError, EOFError, OverflowError, MemoryError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # decoders of a damaged image raise whatever they like
         raise InputError(f"{path}: corrupt or not a PNG or JPEG image ({error}); repair or remove it") from None
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 

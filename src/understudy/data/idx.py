@@ -17,6 +17,7 @@ from understudy.errors import InputError
 
 _UNSIGNED_BYTE = 0x08
 _GZIP_MAGIC = b"\x1f\x8b"
+_PIECE = 16 * 2**20
 _MNIST_PREFIX = {"train": "train", "test": "t10k"}
 
 
@@ -38,13 +39,22 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
             expected = math.prod(shape)
             if expected > LIMIT_BYTES:
                 raise InputError(f"{path}: takes {expected} bytes; at most {LIMIT_BYTES} are read, so split it")
-            content = stream.read(expected + 1)
+            content = _read_at_most(stream, expected + 1)
     except (OSError, EOFError, zlib.error, struct.error) as error:
         raise InputError(f"{path}: cannot be read as an IDX file ({error}); copy or fetch it again") from None
     if len(content) != expected:
         found = "more than" if len(content) > expected else f"only {len(content)} of"
         raise InputError(f"{path}: holds {found} the {expected} bytes its header says; copy or fetch it again")
     return np.frombuffer(content, dtype=np.uint8).reshape(shape).copy()
+
+
+def _read_at_most(stream: BinaryIO, count: int) -> bytes:
+    """Up to ``count`` bytes, piece by piece: memory follows what the file holds, not what its header promises."""
+    pieces = []
+    while count > 0 and (piece := stream.read(min(count, _PIECE))):
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)
 
 
 def _open(path: Path) -> BinaryIO:

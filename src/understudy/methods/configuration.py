@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from understudy.errors import InputError
 
+_MAXIMUM_BYTES = 4 * 2**20
 _FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -64,12 +65,14 @@ def read_config_file(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
+        if path.stat().st_size > _MAXIMUM_BYTES:
+            raise InputError(f"config: {path} is larger than {_MAXIMUM_BYTES} bytes; it is not a file of settings")
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"config: {path} cannot be read ({error}); pass a .json or .toml file") from None
-    except ValueError as error:
-        raise InputError(f"config: {path} is not valid {path.suffix or 'JSON'} ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"config: {path} is not valid {path.suffix or 'JSON'} ({error}); correct it there") from None
     if not isinstance(values, dict):
         raise InputError(f"config: {path} holds a {type(values).__name__}, but a table of settings is needed")
     return values
@@ -93,7 +96,7 @@ def apply_settings(values: Mapping[str, Any], settings: Sequence[str]) -> dict[s
             raise InputError(f"--set: {setting!r} is not of the form group.key=value; for example method.steps=2000")
         try:
             value = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = raw
         *parents, last = path.strip().split(".")
         place = result

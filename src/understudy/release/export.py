@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from understudy.errors import InputError
+from understudy.files import aside
 from understudy.release.folders import new_folder
 
 Images = NDArray[np.uint8]
@@ -57,20 +58,17 @@ def check_destination(destination: Path | str) -> Path:
 
 def _write_file(path: Path, write: Callable[[Path], None]) -> None:
     """Write a file aside and move it into place."""
-    temporary = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with aside(path) as temporary:
+            write(temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
     except OSError as error:
         raise InputError(
             f"output: {path} could not be written ({error.strerror or error}); free the disk or choose another folder"
         ) from None
-    finally:
-        if temporary.parent.is_dir():
-            temporary.unlink(missing_ok=True)
 
 
 def _write_npz(place: Path, images: Images, labels: Labels | None) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from understudy.errors import InputError
-from understudy.files import sync_folder
+from understudy.files import aside, sync_folder
 
 WEIGHTS = "generator.safetensors"
 CONFIG = "config.json"
@@ -51,19 +51,15 @@ def new_folder(target: Path | str, replaceable: Callable[[Path], bool]) -> Itera
     """
     place = Path(os.path.abspath(target))
     _refuse_occupied(place, replaceable)
-    temporary = place.with_name(f".{place.name}.partial")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)  # left behind by a process that was killed
-        temporary.mkdir()
-        yield temporary
-        _take_place(temporary, place)
+        with aside(place, folder=True) as temporary:
+            yield temporary
+            _take_place(temporary, place)
     except OSError as error:
         raise InputError(
             f"output: {place} could not be written ({error.strerror or error}); free the disk or choose another folder"
         ) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _refuse_occupied(place: Path, replaceable: Callable[[Path], bool]) -> None:

@@ -14,6 +14,7 @@ from understudy.errors import InputError
 from understudy.models.generator import Generator, GeneratorConfig, build_generator
 
 _MAXIMUM_BYTES = 2 * 2**30
+_MAXIMUM_HEADER = 2**20  # bytes that name the tensors; a generator has some dozens
 _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
 
 
@@ -81,6 +82,8 @@ def _header(content: bytes) -> dict[str, str]:
     """What a safetensors file says it holds: name to type and shape."""
     try:
         (length,) = struct.unpack("<Q", content[:8])
+        if length > _MAXIMUM_HEADER:
+            raise InputError(f"weights: a header of {length} bytes; at most {_MAXIMUM_HEADER} are read, fetch it again")
         header = json.loads(content[8 : 8 + length])
         return {
             name: _describe(entry["dtype"], entry["shape"]) for name, entry in header.items() if name != "__metadata__"

@@ -9,6 +9,7 @@ machine that is declared to be moved is believed, and the certificate says so.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import secrets
 from pathlib import Path
@@ -51,8 +52,8 @@ class RunIdentity(BaseModel):
             return now
         if not moved:
             raise InputError(
-                f"run: {folder} is a copy, or was restored, and continuing two copies would spend the plan twice; if no "
-                "other copy is continued say so with --moved (moved=True), else start a new run"
+                f"run: {folder} is a copy, or was restored, and continuing two copies would spend the plan twice; if "
+                "no other copy is continued say so with --moved (moved=True), else start a new run"
             )
         return now.model_copy(update={"moves": self.moves + 1})
 
@@ -79,11 +80,13 @@ class RunIdentity(BaseModel):
         path = self._mark_path()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            with (path.parent / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                write_text(path, ledger.mark + "\n")
         except OSError as error:
             raise InputError(
                 f"history: {path.parent} cannot be written ({error.strerror}); set XDG_STATE_HOME to a folder that can"
             ) from None
-        write_text(path, ledger.mark + "\n")
 
     def _mark_path(self) -> Path:
         return state_folder() / "ledgers" / f"{self.name}.mark"

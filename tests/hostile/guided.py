@@ -1,0 +1,84 @@
+"""Coverage-guided cases from atheris, where it is installed: a process for each target, from the same seeds."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import seeds
+from .targets import TARGETS, Target
+
+if TYPE_CHECKING:
+    from .fuzz import Tally
+
+# Readers written in Python, where coverage says something; Pillow and safetensors are compiled.
+_CASES = {
+    "certificate": 6_000,
+    "release-config": 4_000,
+    "method-config": 4_000,
+    "npz": 4_000,
+    "idx": 3_000,
+    "ledger": 3_000,
+}
+
+
+def chosen(names: str) -> list[Target]:
+    """The targets to explore; none where atheris is missing."""
+    if importlib.util.find_spec("atheris") is None:
+        return []
+    return [TARGETS[name] for name in _CASES if name in names.split(",")]
+
+
+def explore(target: Target, share: float) -> Tally:
+    """Let atheris look for cases; the first finding ends it."""
+    from .fuzz import Tally
+
+    tally, started = Tally(target.name, "atheris"), time.monotonic()
+    with tempfile.TemporaryDirectory() as home:
+        corpus, counts = Path(home) / "corpus", Path(home) / "counts.json"
+        corpus.mkdir()
+        for number, seed in enumerate(target.seeds()):
+            (corpus / f"seed-{number}").write_bytes(seed)
+        runs = max(1, int(_CASES[target.name] * share))
+        command = [sys.executable, "-m", "tests.hostile.guided", target.name, str(counts), str(seeds.run_folder())]
+        flags = [f"-runs={runs}", "-seed=1", "-max_len=20000", f"-artifact_prefix={home}/", "-timeout=60", str(corpus)]
+        ended = subprocess.run([*command, *flags], capture_output=True, text=True)
+        tally.verdicts.update(json.loads(counts.read_text()) if counts.exists() else {})
+    if ended.returncode != 0:
+        problem = next((line for line in ended.stderr.splitlines() if "FINDING" in line), ended.stderr[-400:])
+        tally.verdicts["finding"] += 1
+        tally.findings.append(f"atheris: {problem}")
+    tally.seconds = time.monotonic() - started
+    return tally
+
+
+def _main() -> None:
+    import atheris
+
+    name, counts, run = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    with atheris.instrument_imports(include=["understudy"]):
+        from .judging import judge  # imports the readers, with counters in them
+    seeds.use_run_folder(run)
+    verdicts = {"accepted": 0, "refused": 0}
+
+    def one(content: bytes) -> None:
+        verdict, problem = judge(TARGETS[name], content)
+        if problem:
+            counts.write_text(json.dumps(verdicts))
+            raise AssertionError(f"FINDING {problem} {content[:200]!r}")
+        verdicts[verdict] += 1
+        if sum(verdicts.values()) % 100 == 0:
+            counts.write_text(json.dumps(verdicts))
+
+    atheris.Setup([sys.argv[0], *sys.argv[4:]], one)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    _main()
