@@ -24,10 +24,12 @@ CPU = torch.device("cpu")
 
 def mechanism(kind, tmp_path, *, clip=1.0, planned=100, noise=2.0, sampling=None):
     ledger = Ledger.create(tmp_path / "ledger.jsonl")
+    sampling = sampling or NoSampling()
+    other = "2C" if sampling.kind in ("routed", "revealed") else None
     event = Event(
         noise_multiplier=noise,
-        sensitivity=kind.sensitivity if (sampling or NoSampling()).kind in kind.allowed_sampling else None,
-        sampling=sampling or NoSampling(),
+        sensitivity=kind.sensitivity if sampling.kind in kind.allowed_sampling else other,
+        sampling=sampling,
         count=planned,
         purpose="test",
     )

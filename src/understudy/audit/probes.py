@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from understudy.audit.games import Game, ReleasedEmbedding, SampledBlocks, SampledClients, SampledSum
-from understudy.audit.query_games import MessageAnswers, RevealedAnswers, RoutedAnswers, Votes
+from understudy.audit.query_games import ClientParts, MessageAnswers, RevealedAnswers, RoutedAnswers, Votes
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.methods.configuration import build_config
@@ -40,7 +40,7 @@ class Probe:
         method = get_method(self.method)
         plan = method.plan(build_config(method.config_type, self.config), _DOMAIN, budget)
         if self.viewer == "server":
-            return (method.contract(plan).answer_event(),)
+            return method.contract(plan).client_events()
         return plan.events
 
 
@@ -78,10 +78,14 @@ PROBES = (
     ),
     Probe("pate-gan", (Votes("real"),), {"privacy": _VOTES, "method": _VOTING}),
     Probe("fedavg-gan", (SampledClients(),), {"privacy": {"rounds": 3, "clients_per_round": 2}}),
-    Probe("gs-wgan-federated", (RoutedAnswers("desk"),), {"privacy": {"queries": 8, "queries_per_round": 8}}),
     Probe(
         "gs-wgan-federated",
-        (MessageAnswers(),),
+        (RoutedAnswers("desk"), ClientParts()),
+        {"privacy": {"queries": 8, "queries_per_round": 8}},
+    ),
+    Probe(
+        "gs-wgan-federated",
+        (MessageAnswers(), MessageAnswers()),
         {"privacy": {"queries": 8, "queries_per_round": 8}},
         viewer="server",
         variant="against the server",

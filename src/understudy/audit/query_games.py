@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -94,6 +95,30 @@ class MessageAnswers:
         assert rows_dp is not None, "asked once"
         ratios = log_ratios(_outputs(rows_dp, event), 1 / event.noise_multiplier)
         return ratios.reshape(len(included), event.count).sum(axis=1)
+
+
+class ClientParts:
+    """``GaussianMessages`` of all clients, added up: every client adds its part of the noise before it sends.
+
+    The unit is the first client, which sends a row along one direction, or nothing but noise.
+    """
+
+    def play(self, event: Event, included: Included) -> Numbers:
+        """One row of each client. Privacy: made-up clients."""
+        parts = event.noise_parts or 1
+        each = event.noise_multiplier / (2 * math.sqrt(parts))  # a part has 1/parts of the variance; a message 2C
+        rows = torch.from_numpy(included).unsqueeze(1) * (TOO_LONG * CLIP * _DIRECTION)
+        total_dp = torch.zeros(len(included), dtype=torch.float64)
+        for client in range(parts):
+            with bench() as place:
+                fields = {"noise_multiplier": each, "sensitivity": "2C", "noise_parts": None}
+                planned = place.planned(event.model_copy(update=fields), len(included))
+                mechanism = GaussianMessages(place.ledger, place.randomness, clip=CLIP, event=planned)
+                row_dp = mechanism.answer(rows if client == 0 else torch.zeros_like(rows), len(included), "embedding")
+            assert row_dp is not None, "asked once"
+            total_dp += row_dp.double() @ _DIRECTION.double()
+        outputs: Numbers = total_dp.numpy() / (CLIP * event.noise_multiplier)
+        return log_ratios(outputs, 1 / event.noise_multiplier)
 
 
 def _draw_from_panel(place: Bench, queries: int, subsets: int) -> Tensor:
