@@ -118,7 +118,9 @@ def read_leaf(folder: Path) -> dict[str, NDArray[Any]]:
                 images.append(map_values(pixels, (0.0, 1.0)))
                 labels.append(normalise_labels(np.asarray(content["y"]), len(pixels), len(CLASS_NAMES)))
                 names.extend([name] * len(pixels))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except InputError:
+            raise
+        except Exception as error:  # anything may lie where LEAF has its lists
             raise InputError(f"{path}: not a FEMNIST file as LEAF writes it ({error!r}); create it again") from None
     if not names:
         raise InputError(f"{folder}: no JSON file of LEAF in it; pass its data/all_data folder or an .npz archive")

@@ -76,6 +76,8 @@ def source_options(**values: object) -> SourceOptions:
         return SourceOptions.model_validate(values)
     except ValidationError as error:
         raise InputError(first_sentence(error)) from None
+    except UnicodeEncodeError as error:
+        raise InputError(f"declarations: {error.object!r} is not valid text; write names in UTF-8") from None
 
 
 def declare_domain(**values: object) -> Domain:
@@ -84,6 +86,8 @@ def declare_domain(**values: object) -> Domain:
         return Domain.model_validate(values)
     except ValidationError as error:
         raise InputError(first_sentence(error)) from None
+    except UnicodeEncodeError as error:
+        raise InputError(f"declarations: {error.object!r} is not valid text; write names in UTF-8") from None
 
 
 def positive_whole(name: str, value: object, example: int) -> int:

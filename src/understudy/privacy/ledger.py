@@ -61,7 +61,10 @@ class Ledger:
         """An existing ledger with all it recorded; a torn last line is cut off, other damage is refused."""
         ledger = cls(path)
         for record in ledger._read_records():
-            ledger._apply(record)
+            try:
+                ledger._apply(record)
+            except (ValueError, KeyError, TypeError, AttributeError):  # its checksum is right, and it makes no sense
+                raise _damaged(path, ledger._length) from None
         return ledger
 
     def account(self, event: Event) -> Account:
@@ -245,13 +248,15 @@ def _parse_line(line: bytes, number: int, checksum: str, path: Path) -> dict[str
         record = json.loads(line)
         body = {key: value for key, value in record.items() if key != "checksum"}
         intact = record["number"] == number and record["checksum"] == _chain(checksum, body)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         intact = False
     if not intact:
-        raise InputError(
-            f"ledger: {path} is damaged at line {number + 1}; its spending is unknown, so the run cannot go on"
-        )
+        raise _damaged(path, number + 1)
     return dict(record)
+
+
+def _damaged(path: Path, line: int) -> InputError:
+    return InputError(f"ledger: {path} is damaged at line {line}; its spending is unknown, so the run cannot go on")
 
 
 def _chain(previous: str, body: dict[str, Any]) -> str:
