@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -107,6 +108,21 @@ def test_the_smallest_and_the_largest_word_give_finite_values(monkeypatch):
         values = stream().normals(2)
         assert bool(torch.isfinite(values).all())
         assert float(values.norm()) < 9.5
+
+
+def test_threads_never_get_the_same_block():
+    words = stream()
+    with ThreadPoolExecutor(8) as pool:
+        drawn = [int(piece) for piece in pool.map(lambda _: words.words(1), range(2000))]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_a_forked_process_cannot_repeat_the_stream(monkeypatch):
+    words = stream()
+    words.words(1)
+    monkeypatch.setattr("understudy.privacy.keyed_words.os.getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match="forked process"):
+        words.words(1)
 
 
 def test_no_words_are_no_block():

@@ -27,7 +27,7 @@ from understudy.training.mean_embedding import Embedding, NoisyMeans
 
 _QUESTION, _ANSWER = b"USE1", b"USF1"
 _HEAD = struct.Struct(f"<4sI{DIGEST_BYTES}s")  # kind, client, contract
-_STEPS_PER_DEVIATION = 1024  # 16 bits: cut at 32 deviations, far below the noise in size
+_MOST_DEVIATIONS = 40  # of the noise beyond the norm of an embedding; what lies further is no answer
 _SMALLEST_SIZE = 0.01  # of its due, for a class of which hardly any client has an image
 
 
@@ -88,21 +88,24 @@ def is_question(content: object, client: int, contract: Contract) -> bool:
 
 
 def encode_answer(row_dp: Tensor, client: int, contract: Contract) -> bytes:
-    """A sanitized embedding as bytes of a fixed length: 16 bits a number. Rounding is post-processing."""
-    steps = (row_dp.double().cpu().numpy() * (_STEPS_PER_DEVIATION / _deviation(contract))).round()
-    head = _HEAD.pack(_ANSWER, client, contract.digest)
-    return head + steps.clip(-32767, 32767).astype("<i2").tobytes()
+    """A sanitized embedding as bytes of a fixed length, in single precision.
+
+    Privacy: the sum over clients needs every client's noise, so nothing may be cut off or rounded to steps that the
+    noise does not dwarf. The spacing of single precision is below 1e-6 of the largest value that occurs.
+    """
+    return _HEAD.pack(_ANSWER, client, contract.digest) + row_dp.float().cpu().numpy().astype("<f4").tobytes()
 
 
 def decode_answer(content: object, client: int, contract: Contract) -> Tensor | None:
     """The embedding of a valid answer of this client; None for anything else."""
     classes, count = embedding_shape(contract)
-    if not isinstance(content, bytes) or len(content) != _HEAD.size + 2 * classes * count:
+    if not isinstance(content, bytes) or len(content) != _HEAD.size + 4 * classes * count:
         return None
     if _HEAD.unpack_from(content) != (_ANSWER, client, contract.digest):
         return None
-    steps = np.frombuffer(content, "<i2", offset=_HEAD.size).astype(np.float64)
-    return torch.from_numpy(steps * (_deviation(contract) / _STEPS_PER_DEVIATION))
+    row = np.frombuffer(content, "<f4", offset=_HEAD.size).astype(np.float64)
+    possible = np.abs(row) <= 1 + _MOST_DEVIATIONS * _deviation(contract)  # false for NaN
+    return torch.from_numpy(row) if bool(possible.all()) else None
 
 
 def _deviation(contract: Contract) -> float:

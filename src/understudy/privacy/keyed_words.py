@@ -14,6 +14,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import math
+import os
+import threading
 from types import ModuleType
 
 import torch
@@ -31,6 +33,7 @@ class KeyedWords:
             raise ValueError(f"key: {len(key)} bytes, but {KEY_BYTES} are needed")
         self._key, self._device = key, device
         self._used = 0  # blocks of this stream
+        self._lock, self._process = threading.Lock(), os.getpid()
         self._kernel = _chacha(device)
         words = torch.frombuffer(bytearray(key), dtype=torch.int32)
         self._key_on_device = words.to(device) if self._kernel else None
@@ -38,7 +41,7 @@ class KeyedWords:
     def words(self, count: int) -> Tensor:
         """``count`` words on the device as int64, each of the 2**64 patterns equally likely."""
         if self._kernel is not None:
-            first, self._used = self._used, self._used - (-count // self._kernel.WORDS)
+            first = self._take(-(-count // self._kernel.WORDS))
             drawn: Tensor = self._kernel.random_words(self._key_on_device, first, count)
             return drawn
         return self._hashed(count).to(self._device)
@@ -46,7 +49,7 @@ class KeyedWords:
     def normals(self, count: int) -> Tensor:
         """``count`` standard normal values on the device, in double precision."""
         if self._kernel is not None:
-            first, self._used = self._used, self._used - (-count // self._kernel.WORDS)
+            first = self._take(-(-count // self._kernel.WORDS))
             drawn: Tensor = self._kernel.random_normals(self._key_on_device, first, count)
             return drawn
         pairs = -(-count // 2)
@@ -56,9 +59,16 @@ class KeyedWords:
         """Words on the CPU: one block of the stream, as long as it is needed."""
         if count == 0:
             return torch.empty(0, dtype=torch.int64)
-        block = hashlib.shake_256(self._key + self._used.to_bytes(16, "little")).digest(8 * count)
-        self._used += 1
+        block = hashlib.shake_256(self._key + self._take(1).to_bytes(16, "little")).digest(8 * count)
         return torch.frombuffer(bytearray(block), dtype=torch.int64)
+
+    def _take(self, blocks: int) -> int:
+        """The number of the first of so many blocks that nobody else gets: no other thread, and no forked process."""
+        if os.getpid() != self._process:
+            raise RuntimeError("a stream of noise was carried into a forked process, which would repeat it")
+        with self._lock:
+            first, self._used = self._used, self._used + blocks
+        return first
 
 
 def _box_muller(words: Tensor) -> Tensor:
