@@ -16,11 +16,13 @@ from understudy.data.arrays import from_arrays
 from understudy.errors import BudgetError, InputError, InterruptedRun
 from understudy.privacy.accounting import certified_epsilon
 from understudy.privacy.budget import Budget
+from understudy.privacy.certificate import file_sha256
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
 from understudy.release.annotated import PURPOSE
 from understudy.release.release import Release, load
-from understudy.release.verify import _uncharged, verify
+from understudy.release.verify import verify
+from understudy.release.verify_plan import uncharged
 from understudy.workflow import TrainOptions, release_early
 
 from .helpers import CLASSES, RECORDS, own_state_folder, read_lines, tiny_data
@@ -28,6 +30,7 @@ from .release.building import EPSILON, edit_json, make_release
 
 BUDGET = Budget(12.0, 1e-5)  # make_release costs 4.38 of it
 PRIVACY = {"batch": 8, "steps": 6}
+ONLY_OF_THE_BASE = "nominal_records: 1000"
 CONFIG = {"privacy": {**PRIVACY, "noise_multiplier": 1.5}, "method": {"width": 2}}
 
 
@@ -102,11 +105,43 @@ def test_leaving_out_the_events_of_one_part_is_noticed(copied: Path, part: str):
     assert failed == ["plan"]
 
 
+@pytest.mark.parametrize(("method", "words"), [("gan", "is not private"), ("some-other", "is not known here")])
+def test_a_generator_that_no_plan_accounts_for_has_no_guarantee(copied: Path, method: str, words: str):
+    """The generator's events are dropped, and claim and hash are made to fit what is left."""
+    forge(copied, method)
+    (found,) = [check for check in verify(copied).checks if not check.passed]
+    assert found.name == "plan"
+    assert words in found.detail
+
+
+def forge(folder: Path, method: str) -> None:
+    edit_json(folder / "config.json", lambda config: config["method_config"]["generator"].update(method=method))
+    digest = file_sha256(folder / "config.json")
+
+    def drop(certificate: dict[str, Any]) -> None:
+        certificate["events"] = [event for event in certificate["events"] if event.get("purpose") == PURPOSE]
+        certificate["config_sha256"] = digest
+
+    edit_json(folder / "certificate.json", drop)
+
+
+def test_an_annotated_release_without_the_hash_of_its_config_fails(copied: Path):
+    edit_json(copied / "certificate.json", lambda certificate: certificate.pop("config_sha256"))
+    assert [check.name for check in verify(copied).checks if not check.passed] == ["plan"]
+
+
+def test_what_the_generator_assumed_public_must_be_listed_too(copied: Path):
+    edit_json(copied / "certificate.json", lambda certificate: certificate["assumed_public"].remove(ONLY_OF_THE_BASE))
+    (found,) = [check for check in verify(copied).checks if not check.passed]
+    assert found.name == "generator"
+    assert ONLY_OF_THE_BASE in found.detail
+
+
 def test_one_event_does_not_pay_for_two():
     event = Event(noise_multiplier=1.0, sensitivity="C", count=5, purpose="one")
     other = event.model_copy(update={"purpose": "another", "count": 3})
-    assert _uncharged([event, other], [event]) == [other]
-    assert _uncharged([other, event], [event, other]) == []
+    assert uncharged([event, other], [event]) == [other]
+    assert uncharged([other, event], [event, other]) == []
 
 
 def test_every_step_is_on_record_before_it_is_used(finished: Path):

@@ -15,7 +15,7 @@ from understudy.data.domain import Domain
 from understudy.devices import check_memory, choose_device, explained_memory_errors
 from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.files import make_folder, write_text
-from understudy.methods.base import Method, Plan, check_budget, configure
+from understudy.methods.base import RECORDS_ONLY, Method, Plan, check_budget, configure
 from understudy.methods.configuration import MethodConfig, build_config
 from understudy.methods.registry import get_method, method_names
 from understudy.models.generator import Generator, GeneratorConfig, build_generator
@@ -202,8 +202,7 @@ def _affordable_plan(method: Method, config: MethodConfig, domain: Domain, budge
             "is allowed; raise privacy.noise_multiplier or leave it out to have it calibrated"
         )
     if domain.nominal_clients is not None and plan.private and all(event.unit == "record" for event in plan.events):
-        remark = "the data have clients, but what is protected is one record, not all records of a client"
-        return replace(plan, remarks=(*plan.remarks, remark))
+        return replace(plan, remarks=(*plan.remarks, RECORDS_ONLY))
     return plan
 
 

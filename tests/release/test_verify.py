@@ -53,6 +53,28 @@ def test_it_says_what_it_proves_and_what_not(folder: Path):
     assert any("happened" in item for item in plain["does_not_prove"])
 
 
+def test_what_was_not_compared_is_not_said_to_be_proven(folder: Path):
+    """A certificate without the hash of its config, and one of a method that is not known here."""
+    planned, named = "the events are those that the released config plans", "the config is the one that"
+    assert planned in verify(folder).proves
+    edit_json(certificate_of(folder), lambda certificate: certificate.pop("config_sha256"))
+    result = verify(folder)
+    assert not [item for item in result.proves if item == planned or named in item]
+    assert len([item for item in result.does_not_prove if planned in item or named in item]) == 2
+    assert result.as_dict()["proves"] == list(result.proves)
+    assert all(set(check) == {"name", "passed", "detail"} for check in result.as_dict()["checks"])
+
+
+def test_the_plan_of_a_method_that_is_not_known_is_not_proven(folder: Path):
+    edit_json(folder / "config.json", lambda config: config.update(method="another"))
+    digest = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
+    edit_json(certificate_of(folder), lambda certificate: certificate.update(method="another", config_sha256=digest))
+    result = verify(folder)
+    assert result.passed
+    assert "the events are those that the released config plans" not in result.proves
+    assert "the config is the one that the certificate names" in result.proves
+
+
 def test_the_example_of_the_design_is_accepted(folder: Path):
     put_example(folder)
     result = verify(folder)

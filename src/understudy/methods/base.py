@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from understudy.models.generator import Generator
     from understudy.training.run import Run
 
+RECORDS_ONLY = "the data have clients, but what is protected is one record, not all records of a client"
+
 
 @dataclass(frozen=True)
 class Plan:

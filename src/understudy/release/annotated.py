@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from understudy.data.domain import Domain
 from understudy.data.samplers import sampling_rate
 from understudy.errors import BudgetError, InputError
-from understudy.methods.base import Plan
+from understudy.methods.base import RECORDS_ONLY, Plan
 from understudy.methods.configuration import MethodConfig, PrivacyConfig, build_config
 from understudy.methods.registry import get_method, method_names
 from understudy.privacy import accounting
@@ -93,7 +93,10 @@ def plan_annotation(config: AnnotatorConfig, domain: Domain, base: Certificate, 
         memory_bytes=domain.nominal_records * math.prod(domain.shape) + 2**29,
         seconds=work,
         seconds_on_gpu=steps * 0.004,
-        remarks=(f"the generator alone costs epsilon {alone:.4g}; the annotator gets the rest of the budget",),
+        remarks=(
+            f"the generator alone costs epsilon {alone:.4g}; the annotator gets the rest of the budget",
+            *([] if domain.nominal_clients is None else [RECORDS_ONLY]),
+        ),
     )
 
 
@@ -144,21 +147,42 @@ def annotated_config(base: Release, config: AnnotatorConfig) -> dict[str, Any]:
 
 
 def planned_events(config: ReleaseConfig, budget: Budget) -> list[Event]:
-    """The events that the config of an annotated release plans: the generator's and the annotator's."""
-    try:
-        made, values = config.method_config["generator"], config.method_config["annotator"]
-        annotator = build_config(AnnotatorConfig, values)
-        method, domain = str(made["method"]), Domain.model_validate(made["domain"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"config: it does not say how generator and annotator were made ({error})") from None
+    """The events that the config of an annotated release plans: the generator's and the annotator's.
+
+    A generator by a method that is not private, or not known here, is refused: nothing says what it cost.
+    """
+    made, annotator = _parts(config)
     if annotator.privacy.noise_multiplier is None:
         raise InputError("config: the noise of the annotator is not stated")
-    events = [annotator_event(annotator, config.domain, annotator.privacy.noise_multiplier)]
-    if method in method_names():
-        implementation = get_method(method)
-        built = build_config(implementation.config_type, made["config"])
-        events += implementation.plan(built, domain, budget).events
-    return events
+    if made.method not in method_names():
+        raise InputError(f"config: the generator was made by {made.method!r}, which is not known here")
+    method = get_method(made.method)
+    if not method.private:
+        raise InputError(f"config: the generator was made by {made.method!r}, which is not private")
+    plan = method.plan(build_config(method.config_type, made.config), made.domain, budget)
+    return [annotator_event(annotator, config.domain, annotator.privacy.noise_multiplier), *plan.events]
+
+
+def declared_domains(config: ReleaseConfig) -> list[Domain]:
+    """Every domain that a release declares: its own and, where it is annotated, that of the generator's data."""
+    return [config.domain, _parts(config)[0].domain] if config.method == ANNOTATED else [config.domain]
+
+
+class _Made(BaseModel):
+    """How the generator of an annotated release was made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    method: str
+    domain: Domain
+    config: dict[str, Any]
+
+
+def _parts(config: ReleaseConfig) -> tuple[_Made, AnnotatorConfig]:
+    try:
+        values = config.method_config["annotator"]
+        return _Made.model_validate(config.method_config["generator"]), build_config(AnnotatorConfig, values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"config: it does not say how generator and annotator were made ({error})") from None
 
 
 def _decided(config: AnnotatorConfig, domain: Domain) -> AnnotatorConfig:

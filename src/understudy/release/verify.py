@@ -13,20 +13,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from understudy.errors import InputError, UnderstudyError
-from understudy.methods.registry import get_method, method_names
 from understudy.privacy import accounting, viewers
 from understudy.privacy.certificate import Certificate, Guarantee, file_sha256, read_certificate
 from understudy.privacy.events import Event
 from understudy.release import folders
-from understudy.release.annotated import ANNOTATED, planned_events
+from understudy.release.annotated import declared_domains
 from understudy.release.audit_checks import check_audits
 from understudy.release.bayesian_checks import check_data_dependent
 from understudy.release.meaning import event_in_words
+from understudy.release.verify_plan import compare_plan
 
+_BY_CHECK = {
+    "plan": "the events are those that the released config plans",
+    "config hash": "the config is the one that the certificate names",
+}
 PROVES = (
     "every claim follows from the events in the certificate, by two independently written accountants",
-    "the events are those that the released config plans",
-    "the weights and the config are the ones that the certificate names",
+    _BY_CHECK["plan"],
+    "the weights are the ones that the certificate names",
+    _BY_CHECK["config hash"],
     "the folder holds the allowed files and nothing else",
 )
 DOES_NOT_PROVE = (
@@ -44,11 +49,15 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at: its name, whether it holds, and what was found."""
+    """One thing that was looked at: its name, whether it holds, and what was found.
+
+    Where the release gives nothing to compare with, nothing was ``compared``: the check stands and proves nothing.
+    """
 
     name: str
     passed: bool
     detail: str
+    compared: bool = True
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,20 @@ class Verification:
         """Whether every check holds."""
         return all(check.passed for check in self.checks)
 
+    @property
+    def proves(self) -> tuple[str, ...]:
+        """What a verification that passed proves of this release."""
+        return tuple(item for item in PROVES if item not in self._not_compared)
+
+    @property
+    def does_not_prove(self) -> tuple[str, ...]:
+        """What it does not prove, here and in general."""
+        return (*(f"that {item}" for item in self._not_compared), *DOES_NOT_PROVE)
+
+    @property
+    def _not_compared(self) -> list[str]:
+        return [_BY_CHECK[check.name] for check in self.checks if not check.compared]
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for ``--json`` and the report."""
         return {
@@ -77,8 +100,8 @@ class Verification:
             "delta": self.delta,
             "claimed_epsilon": self.claimed,
             "checks": [{"name": check.name, "passed": check.passed, "detail": check.detail} for check in self.checks],
-            "proves": list(PROVES),
-            "does_not_prove": list(DOES_NOT_PROVE),
+            "proves": list(self.proves),
+            "does_not_prove": list(self.does_not_prove),
         }
 
 
@@ -146,7 +169,7 @@ def _check_weights_hash(place: Path, certificate: Certificate) -> Check:
 
 def _check_config_hash(place: Path, certificate: Certificate) -> Check:
     if certificate.config_sha256 is None:
-        return Check("config hash", True, "the certificate records none, so the config is not tied to it")
+        return Check("config hash", True, "the certificate records none, so the config is not tied to it", False)
     return _check_hash("config hash", place / folders.CONFIG, certificate.config_sha256)
 
 
@@ -161,7 +184,8 @@ def _load_and_compare(place: Path, certificate: Certificate) -> None:
     config = read_config(place / folders.CONFIG)
     if config.method != certificate.method:
         raise InputError(f"the config says method {config.method!r}, but the certificate {certificate.method!r}")
-    unstated = [item for item in config.domain.assumed_public() if item not in certificate.assumed_public]
+    declared = [item for domain in declared_domains(config) for item in domain.assumed_public()]
+    unstated = [item for item in declared if item not in certificate.assumed_public]
     if unstated:
         raise InputError(f"the config declares {unstated[0]!r}, but the certificate does not list it as assumed public")
     generator_from_bytes(read_weights(place / folders.WEIGHTS), config.generator)
@@ -176,58 +200,10 @@ def _check_randomness(certificate: Certificate) -> Check:
 
 
 def _check_plan(place: Path, certificate: Certificate) -> Check:
-    """The events must be those that the released config plans, and in full; a plan that was raised is said aloud."""
-    name = "plan"
-    if certificate.method in method_names() and not get_method(certificate.method).private:
-        return Check(name, False, f"method {certificate.method!r} is not private: nothing it made has a guarantee")
-    if certificate.config_sha256 is None:
-        return Check(name, True, "the certificate is not tied to a config, so no plan is compared")
-    if certificate.method not in (*method_names(), ANNOTATED):
-        return Check(name, True, f"method {certificate.method!r} is not known here, so its plan is not compared")
-    comparison, check = _attempt(name, lambda: _missing_events(place, certificate))
-    if comparison is None:
+    found, check = _attempt("plan", lambda: compare_plan(place, certificate))
+    if found is None:
         return check
-    if comparison:
-        return Check(
-            name, False, f"the config plans {event_in_words(comparison[0])}; no event in the certificate is that"
-        )
-    raised = "; the plan was raised during the run" if certificate.plan_raised else ""
-    return Check(name, True, f"the events are the ones that the config plans{raised}")
-
-
-def _missing_events(place: Path, certificate: Certificate) -> list[Event]:
-    """Planned events that the certificate does not charge in full."""
-    from understudy.methods.configuration import build_config
-    from understudy.privacy.budget import Budget
-    from understudy.release.config import read_config
-
-    config, headline = read_config(place / folders.CONFIG), certificate.headline
-    budget = Budget(max(headline.epsilon, 1e-6), headline.delta)
-    if config.method == ANNOTATED:
-        return _uncharged(planned_events(config, budget), certificate.events)
-    method = get_method(config.method)
-    plan = method.plan(build_config(method.config_type, config.method_config), config.domain, budget)
-    if any(guarantee.limits != plan.limits for guarantee in certificate.guarantees):
-        raise InputError("a guarantee states other limits for the answers of a client than the config sets")
-    return _uncharged(plan.events, certificate.events)
-
-
-def _uncharged(plan: Sequence[Event], charged: Sequence[Event]) -> list[Event]:
-    """Planned events for which none is charged; an event pays for one of them only."""
-    left, missing = sorted(charged, key=lambda event: event.count), []
-    for planned in sorted(plan, key=lambda event: -event.count):
-        paying = next((place for place, event in enumerate(left) if _charges(event, planned)), None)
-        if paying is None:
-            missing.append(planned)
-        else:
-            del left[paying]
-    return missing
-
-
-def _charges(event: Event, planned: Event) -> bool:
-    """Whether an event is the planned one in all but its counts and its name, and is charged in full."""
-    told = {"count", "planned", "executed", "purpose"}
-    return event.model_dump(exclude=told) == planned.model_dump(exclude=told) and event.count >= planned.count
+    return Check(check.name, True, found[0], compared=found[1])
 
 
 def _recompute(certificate: Certificate) -> tuple[float | None, list[Check]]:

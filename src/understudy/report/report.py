@@ -87,9 +87,18 @@ def _render(views: Sequence[View], curves: Sequence[dict[str, Any]], notes: Sequ
         stamp=STAMP if private else None,
         shows_records=any(view.values["neighbours"] for view in views),
         created=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
-        proves=PROVES,
-        does_not_prove=DOES_NOT_PROVE,
+        **_proofs(views),
     )
+
+
+def _proofs(views: Sequence[View]) -> dict[str, list[str]]:
+    """What the verifications prove of every subject, and what of at least one they do not."""
+    found = [view.subject.verification for view in views if view.subject.verification is not None]
+    open_points = [item for result in found for item in result.does_not_prove]
+    return {
+        "proves": [item for item in PROVES if all(item in result.proves for result in found)],
+        "does_not_prove": list(dict.fromkeys((*open_points, *DOES_NOT_PROVE))),
+    }
 
 
 def _title(views: Sequence[View], curves: Sequence[dict[str, Any]]) -> str:
