@@ -14,16 +14,18 @@ import pytest
 from understudy.annotation import annotate, label_images, resume_annotation
 from understudy.data.arrays import from_arrays
 from understudy.errors import BudgetError, InputError, InterruptedRun
+from understudy.methods.base import RECORDS_ONLY
+from understudy.methods.configuration import build_config
 from understudy.privacy.accounting import certified_epsilon
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import file_sha256
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
-from understudy.release.annotated import PURPOSE
+from understudy.release.annotated import PURPOSE, AnnotatorConfig, plan_annotation
 from understudy.release.release import Release, load
 from understudy.release.verify import verify
 from understudy.release.verify_plan import uncharged
-from understudy.workflow import TrainOptions, release_early
+from understudy.workflow import NOT_COVERED, TrainOptions, release_early
 
 from .helpers import CLASSES, RECORDS, own_state_folder, read_lines, tiny_data
 from .release.building import EPSILON, edit_json, make_release
@@ -187,6 +189,29 @@ def test_other_data_are_refused_on_resume(tmp_path: Path):
         run(tmp_path / "run", stop_requested=lambda: True)
     with pytest.raises(InputError, match="started on other data"):
         resume_annotation(tiny_data(seed=1), tmp_path / "run")
+
+
+def test_another_base_is_refused_on_resume(tmp_path: Path):
+    """Its events would be certified for weights that are not its own."""
+    with pytest.raises(InterruptedRun):
+        run(tmp_path / "run", stop_requested=lambda: True)
+    base(remarks=["another"]).save(tmp_path / "run" / "base")
+    with pytest.raises(InputError, match="is not the release that was annotated"):
+        resume_annotation(tiny_data(), tmp_path / "run")
+
+
+def test_the_runs_and_the_reservations_of_both_parts_are_kept(tmp_path: Path):
+    certificate = run(tmp_path / "run", base(runs_on_this_data=7, not_covered=["what the base says"])).certificate
+    assert certificate.runs_on_this_data == 8
+    assert {"what the base says", *NOT_COVERED} == set(certificate.not_covered)
+
+
+def test_data_with_clients_are_said_to_be_protected_record_by_record():
+    config, certificate = build_config(AnnotatorConfig, CONFIG), base().certificate
+    domain = tiny_data().domain
+    assert RECORDS_ONLY not in plan_annotation(config, domain, certificate, BUDGET).remarks
+    with_clients = domain.model_copy(update={"nominal_clients": 4})
+    assert RECORDS_ONLY in plan_annotation(config, with_clients, certificate, BUDGET).remarks
 
 
 def test_a_budget_that_the_generator_alone_uses_up_is_refused(tmp_path: Path):

@@ -22,10 +22,11 @@ from understudy.models.annotated_generator import AnnotatedGenerator
 from understudy.models.generator import AnnotatedGeneratorConfig
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
-from understudy.privacy.certificate import Guarantee
+from understudy.privacy.certificate import Certificate, Guarantee, file_sha256
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness import OS_ENTROPY, Randomness
 from understudy.release.annotated import ANNOTATED, AnnotatorConfig, annotated_config, check_base, plan_annotation
+from understudy.release.folders import CERTIFICATE
 from understudy.release.release import Release, build_release, load
 from understudy.training.private_classifier import ClassifierSteps, ClassifierStepSettings
 from understudy.training.run import Run, locked
@@ -41,6 +42,7 @@ from understudy.workflow import (
     write_description,
 )
 
+_BASE = "base"
 _REPORTS = 100
 _COUNTED = 10_000  # images drawn for the law of labels
 
@@ -63,8 +65,8 @@ def annotate(
         if (folder / "run.json").exists():
             raise InputError(f"run: {folder} holds a run already; continue it with --resume or choose another folder")
         ledger = Ledger.create(folder / "ledger.jsonl")
-        base.save(folder / "base", allow_seeded=True)
-        write_description(folder, plan, data, options)
+        base.save(folder / _BASE, allow_seeded=True)
+        write_description(folder, plan, data, options, base_sha256=file_sha256(folder / _BASE / CERTIFICATE))
         return _train(Run(folder, plan, data, ledger, Randomness(options.seed), device), base, options)
 
 
@@ -80,7 +82,7 @@ def resume_annotation(data: ImageDataset, out: Path | str, options: TrainOptions
         raise InputError(f"run: {folder} is a training by {description.method}; continue it with `understudy train`")
     if (description.domain, read_fingerprint(folder)) != (data.domain, data.fingerprint()):
         raise InputError(f"run: {folder} was started on other data ({description.data}); resume it with the same data")
-    base = load(folder / "base")
+    base = _load_base(folder, description)
     config = build_config(AnnotatorConfig, description.config)
     plan = plan_annotation(config, description.domain, base.certificate, description.budget)
     with locked(folder):
@@ -89,6 +91,15 @@ def resume_annotation(data: ImageDataset, out: Path | str, options: TrainOptions
         ledger.note("resumed")
         device = choose_device(plan.config.runtime.device)
         return _train(Run(folder, plan, data, ledger, Randomness(description.seed), device), base, options)
+
+
+def _load_base(folder: Path, description: RunDescription) -> Release:
+    """The release that a run began to annotate; its events would not be those of the weights if it were another."""
+    place = folder / _BASE
+    base = load(place)  # its weights are those that its certificate names
+    if description.base_sha256 not in (None, file_sha256(place / CERTIFICATE)):
+        raise InputError(f"run: {place} is not the release that was annotated; put it back, or start a new run")
+    return base
 
 
 def label_images(release: Release, images: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -177,11 +188,11 @@ def _release(run: Run, base: Release, generator: AnnotatedGenerator) -> Release:
             "accounting": accounting.describe(),
             "assumed_public": list(dict.fromkeys((*description.domain.assumed_public(), *certificate.assumed_public))),
             "randomness": _randomness(description, certificate.randomness),
-            "runs_on_this_data": max(description.runs_on_this_data, certificate.runs_on_this_data + 1),
+            "runs_on_this_data": description.runs_on_this_data + certificate.runs_on_this_data,
             "stopped_because": "finished as planned",
             "plan_raised": run.ledger.plan_was_raised() or certificate.plan_raised,
             "remarks": [*certificate.remarks, *description.remarks, *declared_moves(description)],
-            "not_covered": NOT_COVERED,
+            "not_covered": _not_covered(certificate),
         },
     )
     release.save(run.folder / "release", allow_seeded=True)
@@ -196,6 +207,11 @@ def _label_weights(generator: AnnotatedGenerator) -> tuple[float, ...]:
     drawn = generator.draw(_COUNTED, Randomness().generator())
     counts = generator.annotate(drawn).argmax(dim=1).bincount(minlength=generator.config.classes or 1)
     return tuple(round(float(share), 6) for share in (counts + 1) / (counts + 1).sum())
+
+
+def _not_covered(of_base: Certificate) -> list[str]:
+    """What either guarantee does not cover."""
+    return list(dict.fromkeys((*NOT_COVERED, *of_base.not_covered)))
 
 
 def _randomness(description: RunDescription, of_base: str) -> str:

@@ -142,6 +142,7 @@ class RunDescription:
     remarks: list[str] = field(default_factory=list)
     source: dict[str, Any] | None = None
     identity: RunIdentity | None = None  # None: a run from before there was one
+    base_sha256: str | None = None  # of the certificate of the release that is annotated
 
 
 def read_description(folder: Path) -> RunDescription:
@@ -156,7 +157,9 @@ def read_description(folder: Path) -> RunDescription:
         raise InputError(f"run: {folder / 'run.json'} is not the description of a run; the file is damaged") from None
 
 
-def write_description(folder: Path, plan: Plan, data: ImageDataset, options: TrainOptions) -> None:
+def write_description(
+    folder: Path, plan: Plan, data: ImageDataset, options: TrainOptions, base_sha256: str | None = None
+) -> None:
     """Write ``run.json`` and, among the private files, what recognises the data when the run is continued."""
     description = {
         "method": plan.method,
@@ -170,6 +173,7 @@ def write_description(folder: Path, plan: Plan, data: ImageDataset, options: Tra
         "remarks": list(plan.remarks),
         "source": None if options.source is None else dict(options.source),
         "identity": RunIdentity.of(folder).model_dump(),
+        **({} if base_sha256 is None else {"base_sha256": base_sha256}),
     }
     make_folder(folder / "private", "run")
     write_text(folder / FINGERPRINT, data.fingerprint())  # private: it would confirm a guess of the records
