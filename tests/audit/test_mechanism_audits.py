@@ -63,6 +63,15 @@ def test_a_true_claim_is_confirmed_and_mostly_reached(probe):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: f"{probe.method}, {probe.variant}")
+def test_a_true_claim_is_confirmed_by_many_trials(probe):
+    """False alarms: 1e-6 for each. With so many trials halved noise or a rate that is half too high is found out."""
+    audit = audit_mechanism(probe, BUDGET, AuditSettings(trials=20_000, confidence=1 - FALSE_ALARM))
+    assert not audit.exceeds, audit.in_words()
+    assert audit.epsilon_lower > 0.5 * audit.claimed, audit.in_words()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 2.0, 4.0])
 def test_the_plain_gaussian_is_audited_to_at_least_80_per_cent(epsilon):
     """False alarms: 1e-4 over the three, as a user gets it."""

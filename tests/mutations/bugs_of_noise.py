@@ -6,7 +6,7 @@ from .planting import Bug, Patch, bug
 
 MECHANISMS, VOTES = "privacy/mechanisms.py", "privacy/vote_mechanisms.py"
 STEP, BATCHES = "training/private_step.py", "training/poisson_batches.py"
-_AUDITED = "tests/audit/test_mechanism_audits.py::test_a_true_claim_is_confirmed_and_mostly_reached"
+_AUDITED = "tests/audit/test_mechanism_audits.py::test_a_true_claim_is_confirmed_by_many_trials"
 
 BUGS: tuple[Bug, ...] = (
     bug(
@@ -156,7 +156,7 @@ BUGS: tuple[Bug, ...] = (
         BATCHES,
         "        taken = self._coins.flip((steps, self._records), self._rate)\n",
         "        taken = self._coins.flip((steps, self._records), min(1.0, 1.5 * self._rate))\n",
-        f"{_AUDITED}[dpgan, default]",
+        f"{_AUDITED}[dp-cgan, default]",
         by_audit=True,
     ),
     Bug(
