@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import glob
+import json
 import os
 import secrets
 import shutil
@@ -11,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from understudy.errors import InputError
 
@@ -62,6 +63,13 @@ def write_bytes(path: Path, content: bytes) -> None:
     except OSError as error:
         _discard(temporary)
         raise _unwritable(path, error) from None
+
+
+def decode_json(text: str) -> Any:
+    """The value of a JSON text; a ValueError also where half a character is escaped, which nobody could write again."""
+    value = json.loads(text)
+    json.dumps(value, ensure_ascii=False).encode("utf-8")
+    return value
 
 
 def make_folder(path: Path, what: str) -> None:

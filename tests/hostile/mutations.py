@@ -121,7 +121,7 @@ def _replace(parent: Any, key: Any, random: random.Random) -> None:
         parent.extend(copy.deepcopy(parent[key]) for _ in range(random.choice((1, 3, 200))))
     elif kind == 3 and isinstance(parent[key], (int, float)) and not isinstance(parent[key], bool):
         parent[key] = random.choice(
-            (-parent[key], parent[key] * 10**6, parent[key] / 10**6, str(parent[key]), [parent[key]])
+            (-parent[key], parent[key] * 10**6, parent[key] // 7, str(parent[key]), [parent[key]])
         )
     else:
         parent[key] = copy.deepcopy(random.choice(_VALUES))

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from understudy.errors import InputError
+from understudy.files import decode_json
 
 _MAXIMUM_BYTES = 4 * 2**20
 _FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -68,7 +69,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
         if path.stat().st_size > _MAXIMUM_BYTES:
             raise InputError(f"config: {path} is larger than {_MAXIMUM_BYTES} bytes; it is not a file of settings")
         text = path.read_text(encoding="utf-8")
-        values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        values = tomllib.loads(text) if path.suffix == ".toml" else decode_json(text)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"config: {path} cannot be read ({error}); pass a .json or .toml file") from None
     except (ValueError, RecursionError) as error:

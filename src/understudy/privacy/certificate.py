@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from understudy.errors import InputError
+from understudy.files import decode_json
 from understudy.privacy.audits import AuditRecord
 from understudy.privacy.bayesian_claim import BayesianClaim
 from understudy.privacy.events import Event
@@ -147,7 +148,7 @@ def read_json(path: Path, what: str) -> Any:
     try:
         if path.stat().st_size > _MAXIMUM_BYTES:
             raise InputError(f"{what}: {path} is larger than {_MAXIMUM_BYTES} bytes; it is not a {what}")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return decode_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{what}: {path} cannot be read ({error.strerror}); is this a release folder?") from None
     except (ValueError, RecursionError):
