@@ -230,8 +230,11 @@ def test_the_claim_states_its_parts_and_its_percentile():
     assert claim.percentile.delta == 1e-5
     assert claim.percentile.share == pytest.approx(1 - 1e-5, abs=1e-12)
     assert markov_share(1e-3, 1e-5) == 0
-    assert len(claim.assumptions) == 3
+    assert len(claim.assumptions) == 4
     words = " ".join(claim_in_words(claim))
+    assert "for a random member of these data" in words
+    assert "For members, whatever the law" in words
+    assert any(assumption.startswith("members stand for newcomers") for assumption in claim.assumptions)
     assert "not an epsilon of differential privacy" in words
     assert "epsilon_mu" in words
     assert "discloses something" in words

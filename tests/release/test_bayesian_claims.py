@@ -115,7 +115,7 @@ def test_the_card_shows_it_with_its_assumptions_and_its_warning(tmp_path):
     card = model_card(release).replace("\\", "")
     assert "Beside it, and not instead of it" in card
     assert "epsilon_mu" in card
-    assert card.count("It assumes:") == 3
+    assert card.count("It assumes:") == 4
     assert "discloses something" in card
     assert f"## The guarantee: epsilon {EPSILON}" in card
 

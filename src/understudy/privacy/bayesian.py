@@ -1,4 +1,4 @@
-"""The Bayesian accountant: what the steps of one run cost units drawn from the distribution of the data.
+"""The Bayesian accountant: what the steps of one run cost a random member of the data.
 
 Equations 5 to 9 and 12 of A. Triastcyn, B. Faltings, "Generating Higher-Fidelity Synthetic Datasets with Privacy
 Guarantees" (Algorithms 2022). Everything but the sampled gradients is fixed before the first step. The accountant only

@@ -23,6 +23,8 @@ ASSUMPTIONS = (
     "guarantee only",
     "the cost at the weights that this run went through stands for its cost at all others",
     "Student's t covers the mean over units of exp(steps * cost): gradients longer than those sampled are rare enough",
+    "members stand for newcomers: the samples are members of these data, drawn with replacement, so the figure is that "
+    "of a random member, and a record that was not among them is taken to be distributed like them",
 )
 FEWEST_EFFECTIVE = 100
 """Where fewer samples carry a mean, Student's t is not trusted with it."""
@@ -47,7 +49,7 @@ class BayesianClaim(BaseModel):
     ``estimated_steps`` of the ``steps`` were estimated; the others count at their worst case. ``effective_samples`` is
     the number of sampled gradients that carry the estimate at its order; where they are few, or show more together than
     the bounds of the single steps do, the estimate is not ``trusted``. ``epsilon_mu_distribution_free`` does without
-    the last assumption: it holds whatever the law of the gradients' lengths.
+    Student's t: for members it holds whatever the law of their gradients' lengths.
     """
 
     model_config = _STRICT
@@ -94,10 +96,10 @@ def claim_in_words(claim: BayesianClaim) -> list[str]:
     rest = 1 - claim.percentile.share
     sentences = [
         f"Bayesian DP (kind bayesian-dp, not an epsilon of differential privacy): epsilon_mu "
-        f"{rounded(claim.epsilon_mu)}, delta_mu {claim.delta_mu:g}, for a record drawn from the same distribution "
-        "as the data.",
-        f"So, by Markov's inequality, for all but a share of {rest:.1g} of such records data with and without that "
-        f"record are (epsilon_mu, {claim.percentile.delta:g})-indistinguishable; statistical confidence "
+        f"{rounded(claim.epsilon_mu)}, delta_mu {claim.delta_mu:g}, for a random member of these data; for another "
+        "record from the same distribution only as far as members stand for it.",
+        f"So, by Markov's inequality, for all but a share of {rest:.1g} of the members data with and without that "
+        f"member are (epsilon_mu, {claim.percentile.delta:g})-indistinguishable; statistical confidence "
         f"1 - {claim.failure:.1g}. Outliers have the worst-case guarantee only.",
     ]
     if not claim.trusted:
@@ -106,7 +108,8 @@ def claim_in_words(claim: BayesianClaim) -> list[str]:
             "gradients carry the estimate, and for such tails its confidence bound is known to fail."
         )
     sentences.append(
-        f"Whatever the law of the gradients' lengths: epsilon_mu {rounded(claim.epsilon_mu_distribution_free)} instead."
+        f"For members, whatever the law of their gradients' lengths: epsilon_mu "
+        f"{rounded(claim.epsilon_mu_distribution_free)} instead."
     )
     return [*sentences, f"Warning: {claim.warning}."]
 
