@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from understudy.errors import InputError
-from understudy.files import make_folder, read_tensors, write_bytes, write_tensors, write_text
+from understudy.files import aside, make_folder, read_tensors, write_bytes, write_tensors, write_text
 
 WRITERS = {
     "text": lambda path: write_text(path, "new"),
@@ -99,3 +99,32 @@ def test_a_folder_that_cannot_be_made_is_named_with_the_way_out(tmp_path):
         with pytest.raises(InputError, match=rf"run: {path} cannot be written \(.*\); choose another folder"):
             make_folder(path, "run")
     assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_two_writers_of_one_place_do_not_disturb_each_other(folder, tmp_path):
+    target = tmp_path / "samples[1]"
+    with aside(target, folder) as first:
+        _age(first)
+        with aside(target, folder) as second:
+            assert first != second
+            assert first.exists(), "it is held by its owner, however old it looks"
+            second.rename(target)
+        assert target.exists()
+        assert first.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["samples[1]"]
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_what_a_killed_writer_left_behind_is_cleared_away(folder, tmp_path):
+    left = tmp_path / ".samples.0123abcd.partial"
+    left.mkdir() if folder else left.touch()
+    with aside(tmp_path / "samples", folder):
+        assert left.exists(), "its owner may be about to take hold of it"
+    _age(left)
+    with aside(tmp_path / "samples", folder):
+        assert not left.exists()
+
+
+def _age(path):
+    os.utime(path, (1e9, 1e9))
