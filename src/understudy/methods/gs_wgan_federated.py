@@ -76,8 +76,8 @@ _NOT_COVERED = (
     "data or its queries is an assumption behind all three guarantees",
     "a server that tells others the routing: the guarantees against the public and against clients rest on the "
     "secrecy of the routing, the one against the server does not",
-    "a client that does not run this software: its own answers may lack their noise, and so may its part of the noise of "
-    "the embeddings, which protects the others; count it as a colluding client, against the public too",
+    "a client that does not run this software: its own answers may lack their noise, and so may its part of the noise "
+    "of the embeddings, which protects the others; count it as a colluding client, against the public too",
     "whether clients were apart: a simulation runs all of them in one process, and then what is promised against the "
     "server and against clients describes the protocol, not that process",
 )
