@@ -27,6 +27,7 @@ from record import command_line, current_commit, device_name
 from understudy.devices import choose_device
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.methods.configuration import apply_settings
+from understudy.privacy.bayesian_record import kept_claims
 
 
 def main() -> None:
@@ -36,6 +37,7 @@ def main() -> None:
         run = options.run or Path(folder) / "run"
         costs = train(options, run, device)
         release = us.load_release(run / "release")
+        others = [claim.model_dump() for claim in kept_claims(run / "private")]
         shutil.copy(run / "release" / "samples.png", target(options, ".png"))
     row = {
         "method": options.method,
@@ -43,6 +45,7 @@ def main() -> None:
         **claimed(release),
         **measure(release, options),
         **costs,
+        **({"data_dependent": others} if others else {}),  # the data sets are public
         "device": device_name(device),
         "command": command_line(leave_out=("--results", "--commit", "--weights", "--run")),
         "commit": options.commit or current_commit(),

@@ -20,7 +20,7 @@ from understudy.methods.base import Plan
 from understudy.methods.configuration import build_config
 from understudy.models.annotated_generator import AnnotatedGenerator
 from understudy.models.generator import AnnotatedGeneratorConfig
-from understudy.privacy import accounting
+from understudy.privacy import accounting, bayesian_claim
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import Certificate, Guarantee, file_sha256
 from understudy.privacy.ledger import Ledger
@@ -210,8 +210,8 @@ def _label_weights(generator: AnnotatedGenerator) -> tuple[float, ...]:
 
 
 def _not_covered(of_base: Certificate) -> list[str]:
-    """What either guarantee does not cover."""
-    return list(dict.fromkeys((*NOT_COVERED, *of_base.not_covered)))
+    """What either guarantee does not cover; data-dependent figures of the generator are not taken over."""
+    return [item for item in dict.fromkeys((*NOT_COVERED, *of_base.not_covered)) if item != bayesian_claim.NOT_COVERED]
 
 
 def _randomness(description: RunDescription, of_base: str) -> str:

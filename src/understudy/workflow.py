@@ -19,7 +19,8 @@ from understudy.methods.base import RECORDS_ONLY, Method, Plan, check_budget, co
 from understudy.methods.configuration import MethodConfig, build_config
 from understudy.methods.registry import get_method, method_names
 from understudy.models.generator import Generator, GeneratorConfig, build_generator
-from understudy.privacy import accounting
+from understudy.privacy import accounting, bayesian_claim
+from understudy.privacy.bayesian_record import keep_claims
 from understudy.privacy.budget import Budget, NoBudget
 from understudy.privacy.certificate import NOT_PRIVATE, Guarantee, read_json
 from understudy.privacy.ledger import Ledger
@@ -249,7 +250,7 @@ def _release(folder: Path, description: RunDescription, ledger: Ledger, generato
             "stopped_because": reason,
             "plan_raised": ledger.plan_was_raised(),
             "remarks": [*description.remarks, *declared_moves(description), *by_viewer(promised)],
-            "not_covered": (*NOT_COVERED, *get_method(description.method).not_covered),
+            "not_covered": _not_covered(get_method(description.method), bool(claims.get("data_dependent"))),
         },
     )
     release.save(folder / "release", allow_seeded=True, without_guarantee=True)
@@ -259,13 +260,21 @@ def _release(folder: Path, description: RunDescription, ledger: Ledger, generato
     return release
 
 
+def _not_covered(method: Method, publishes_claims: bool) -> tuple[str, ...]:
+    disclosed = (bayesian_claim.NOT_COVERED,) if publishes_claims else ()
+    return (*NOT_COVERED, *method.not_covered, *disclosed)
+
+
 def declared_moves(description: RunDescription) -> list[str]:
     """What a certificate says of a run that was continued in a copy."""
     return [MOVED] if description.identity is not None and description.identity.moves else []
 
 
 def _claims(folder: Path, description: RunDescription, ledger: Ledger) -> dict[str, Any]:
-    """What is promised and why: the events of the ledger and what they cost; for a method without privacy a stamp."""
+    """What is promised and why: the events of the ledger and what they cost; for a method without privacy a stamp.
+
+    Privacy: claims that depend on the data go to the private folder, and further only if the config asks for it.
+    """
     method = get_method(description.method)
     if not method.private:
         return {"guarantees": [], "events": [], "not_private": NOT_PRIVATE}
@@ -273,9 +282,11 @@ def _claims(folder: Path, description: RunDescription, ledger: Ledger) -> dict[s
     config = build_config(method.config_type, description.config)
     claims = method.claims(config, events, description.budget)
     others = method.data_dependent_claims(config, events, folder / "private")
+    keep_claims(folder / "private", others, claims)
+    published = others if method.publishes_data_dependent_claims(config) else []
     return {
         "guarantees": [claim.model_dump(exclude_none=True) for claim in claims],
         "events": [event.model_dump(exclude_none=True) for event in events],
-        "data_dependent": [claim.model_dump() for claim in others] or None,
+        "data_dependent": [bayesian_claim.as_published(claim).model_dump() for claim in published] or None,
         "accounting": accounting.describe(),
     }

@@ -39,6 +39,21 @@ def test_json_is_one_object(call: Caller, train_arguments: list[object], tmp_pat
     assert 0 < result["epsilon"] <= 10
 
 
+def test_a_figure_that_depends_on_the_data_is_named_by_its_place_only(call: Caller, tmp_path: Path):
+    random = np.random.default_rng(0)
+    np.savez(tmp_path / "records.npz", x=random.integers(0, 256, (30, 8, 8), dtype=np.uint8))
+    words = ["train", "bdp-gan", "--data", tmp_path / "records.npz", "--records", 30, "--epsilon", 10, "--delta", 1e-5]
+    tiny = ["privacy.steps=2", "privacy.batch=4", "privacy.embedding_share=0", "method.width=2", "method.latent=2"]
+    words += [word for text in (*tiny, "method.bayesian.orders=[1,2]") for word in ("--set", text)]
+    told = call(*words, "--out", tmp_path / "run").out
+    kept = tmp_path / "run" / "private" / "data-dependent.json"
+    assert f"{kept} (not private: do not publish)" in told
+    assert "epsilon_mu" not in told
+    published = call(*words, "--set", "method.bayesian.publish=true", "--out", tmp_path / "open", "--json").json()
+    assert published["data_dependent"][0]["warning"]
+    assert published["data_dependent_private"].endswith("data-dependent.json")
+
+
 def test_a_seeded_run_is_stamped(call: Caller, train_arguments: list[object], tmp_path: Path):
     assert call(*train_arguments, "--seed", 3).code == 0
     assert "randomness" in call.refused("verify", tmp_path / "run", code=1)

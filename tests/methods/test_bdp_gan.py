@@ -17,6 +17,8 @@ from understudy.models.generator import GeneratorConfig, build_generator
 from understudy.models.selu_critic import DpganDiscriminatorConfig, SeluCritic
 from understudy.privacy import accounting
 from understudy.privacy.bayesian import BayesianAccountant
+from understudy.privacy.bayesian_claim import NOT_COVERED, BayesianClaim, as_published
+from understudy.privacy.bayesian_record import kept_claims
 from understudy.privacy.bayesian_settings import BayesianSettings
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
@@ -63,7 +65,7 @@ def test_a_preset_has_the_settings_of_the_paper_at_a_known_worst_case_price(pres
     assert (event.noise_multiplier, event.count, event.sampling.rate) == (noise, 375_000, 64 / 60_000)
     assert plan.epsilon == pytest.approx(epsilon, abs=2e-3)
     assert (plan.config.privacy.clip, plan.config.method.loss) == (0.5, "wasserstein")
-    assert any("disclosure" in remark for remark in plan.remarks)
+    assert any("stays in the private folder" in remark and "disclosure" in remark for remark in plan.remarks)
 
 
 def test_a_gradient_penalty_is_refused_with_a_reason_and_a_way_out():
@@ -91,11 +93,30 @@ def test_what_the_accountant_looks_at_changes_no_event():
 # The claim
 
 
-def test_its_certificate_carries_the_claim_beside_the_guarantee(tmp_path):
-    release = tiny_train("bdp-gan", tiny_data(), tmp_path / "run", method={"bayesian": {"pairs": 32}})
+def kept(folder: Path) -> BayesianClaim:
+    (claim,) = kept_claims(folder / "private")
+    return claim
+
+
+def test_the_claim_stays_in_the_private_folder_beside_the_guarantee(tmp_path):
+    """Nothing that was computed from the data without noise is in the release unless its owner asked for it."""
+    certificate = tiny_train("bdp-gan", tiny_data(), tmp_path / "run").certificate
+    assert certificate.data_dependent is None
+    assert NOT_COVERED not in certificate.not_covered
+    written = json.loads((tmp_path / "run" / "private" / "data-dependent.json").read_text())
+    assert written["stamp"] == "not private: do not publish"
+    assert written["guarantees"][0]["epsilon"] == certificate.headline.epsilon
+    assert kept(tmp_path / "run").kind == "bayesian-dp"
+    assert "Bayesian" not in (tmp_path / "run" / "release" / "README.md").read_text()
+    assert verify(tmp_path / "run").passed
+
+
+def test_its_certificate_carries_the_claim_beside_the_guarantee_where_asked_for(tmp_path):
+    release = tiny_train("bdp-gan", tiny_data(), tmp_path / "run", method={"bayesian": {"pairs": 32, "publish": True}})
     certificate = release.certificate
     (claim,) = certificate.data_dependent
-    assert claim.kind == "bayesian-dp"
+    assert claim == as_published(kept(tmp_path / "run"))
+    assert NOT_COVERED in certificate.not_covered
     assert (claim.steps, claim.estimated_steps, claim.pairs) == (4, 4, 32)
     assert [guarantee.kind for guarantee in certificate.guarantees] == ["dp"]
     assert certificate.headline.epsilon == accounting.certified_epsilon(certificate.events, BUDGET.delta)
@@ -107,17 +128,19 @@ def test_its_certificate_carries_the_claim_beside_the_guarantee(tmp_path):
 
 
 def test_without_the_accountant_there_is_no_claim_and_no_record(tmp_path):
-    release = tiny_train("bdp-gan", tiny_data(), tmp_path / "run", method={"bayesian": {"enabled": False}})
+    method = {"bayesian": {"enabled": False, "publish": True}}
+    release = tiny_train("bdp-gan", tiny_data(), tmp_path / "run", method=method)
     assert release.certificate.data_dependent is None
+    assert not kept_claims(tmp_path / "run" / "private")
     assert not (tmp_path / "run" / "private" / "bayesian.json").exists()
 
 
 def test_the_claim_is_that_of_the_record_in_the_private_folder(tmp_path):
-    release = tiny_train("bdp-gan", tiny_data(), tmp_path / "run")
+    tiny_train("bdp-gan", tiny_data(), tmp_path / "run")
     events = Ledger.open(tmp_path / "run" / "ledger.jsonl").events()
     accountant = BayesianAccountant(BayesianSettings(pairs=4, orders=(1, 2, 8)), events[0], events[1:])
     accountant.restore(tmp_path / "run" / "private" / "bayesian.json")
-    assert accountant.claim() == release.certificate.data_dependent[0]
+    assert accountant.claim() == kept(tmp_path / "run")
 
 
 def test_nothing_of_it_is_shown_during_the_run(tmp_path):
@@ -132,8 +155,8 @@ def test_nothing_of_it_is_shown_during_the_run(tmp_path):
 
 @pytest.mark.parametrize("labels", [[], [1]])
 def test_data_without_records_are_charged_at_the_worst_case(labels, tmp_path):
-    release = tiny_train("bdp-gan", with_labels(labels), tmp_path / "run")
-    assert release.certificate.data_dependent[0].steps == 4
+    tiny_train("bdp-gan", with_labels(labels), tmp_path / "run")
+    assert kept(tmp_path / "run").steps == 4
 
 
 # Resuming
@@ -146,9 +169,11 @@ def recorded(folder: Path) -> int:
 def test_a_resumed_run_goes_on_with_its_record(tmp_path):
     data, folder = tiny_data(), tmp_path / "run"
     interrupt("bdp-gan", data, folder)
-    early = release_early(folder).certificate.data_dependent[0]
+    release_early(folder)
+    early = kept(folder)
     assert recorded(folder) < early.steps
-    (claim,) = resume(data, folder).certificate.data_dependent
+    resume(data, folder)
+    claim = kept(folder)
     assert recorded(folder) == claim.steps == 4
     assert claim.epsilon_mu <= early.epsilon_mu, "steps that were not done yet were charged at their worst case"
 
@@ -157,8 +182,8 @@ def test_steps_whose_record_was_lost_are_charged_at_their_worst_case(tmp_path):
     data, folder = tiny_data(), tmp_path / "run"
     interrupt("bdp-gan", data, folder)
     (folder / "private" / "bayesian.json").unlink()
-    release = resume(data, folder)
-    assert recorded(folder) < release.certificate.data_dependent[0].steps
+    resume(data, folder)
+    assert recorded(folder) < kept(folder).steps
     assert verify(folder).passed
 
 
@@ -180,9 +205,15 @@ def test_the_weights_of_the_critic_are_kept_within_their_bound(tmp_path):
 
 
 def test_the_certificate_as_json_never_calls_it_epsilon(tmp_path):
-    tiny_train("bdp-gan", tiny_data(), tmp_path / "run")
+    tiny_train("bdp-gan", tiny_data(), tmp_path / "run", method={"bayesian": {"publish": True}})
     raw = json.loads((tmp_path / "run" / "release" / "certificate.json").read_text())
     (claim,) = raw["data_dependent"]
     assert "epsilon" not in claim
     assert "delta" not in claim
     assert {"epsilon_mu", "delta_mu", "percentile", "confidence", "assumptions", "warning"} <= set(claim)
+
+
+def test_a_damaged_claim_is_one_sentence(tmp_path):
+    (tmp_path / "data-dependent.json").write_text("[]")
+    with pytest.raises(InputError, match="does not hold the claims of a run"):
+        kept_claims(tmp_path)

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from understudy.privacy.bayesian import BayesianAccountant
+from understudy.privacy.bayesian_claim import NOT_COVERED, WARNING, BayesianClaim, as_published
 from understudy.privacy.bayesian_settings import BayesianSettings
 from understudy.privacy.certificate import Certificate
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.release.model_card import model_card
-from understudy.release.release import load
+from understudy.release.release import Release, load
 from understudy.release.verify import verify
 
 from ..cli.calling import Caller
@@ -31,13 +32,19 @@ def claim(length: float = 0.2, **changes: Any) -> dict[str, Any]:
     return accountant.claim().model_dump()
 
 
+def claimed_release(stated: dict[str, Any]) -> Release:
+    return make_release(
+        guarantees=[{"epsilon": EPSILON, "delta": 1e-5}],
+        events=[EVENT.model_dump()],
+        data_dependent=[stated],
+        not_covered=["side channels", NOT_COVERED],
+    )
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A release with a claim; of a method that is not known here, so that no plan is compared."""
-    release = make_release(
-        guarantees=[{"epsilon": EPSILON, "delta": 1e-5}], events=[EVENT.model_dump()], data_dependent=[claim()]
-    )
-    release.save(tmp_path / "release")
+    claimed_release(claim()).save(tmp_path / "release")
     for name in ("certificate.json", "config.json"):
         edit_json(tmp_path / "release" / name, lambda content: content.update(method="another"))
     edit_json(tmp_path / "release" / "certificate.json", lambda content: content.pop("config_sha256"))
@@ -108,12 +115,11 @@ def test_a_claim_without_a_guarantee_beside_it_is_refused(place):
         Certificate.model_validate(raw | {"guarantees": [], "events": [], "not_private": "not private"})
 
 
-def test_the_card_shows_it_with_its_assumptions_and_its_warning(tmp_path):
-    release = make_release(
-        guarantees=[{"epsilon": EPSILON, "delta": 1e-5}], events=[EVENT.model_dump()], data_dependent=[claim()]
-    )
-    card = model_card(release).replace("\\", "")
-    assert "Beside it, and not instead of it" in card
+def test_the_card_shows_it_with_its_assumptions_and_its_warning():
+    card = model_card(claimed_release(claim())).replace("\\", "")
+    assert "Beside the guarantee, and not instead of it" in card
+    assert 0 < card.index("The guarantee follows from these accesses") < card.index("Beside the guarantee")
+    assert NOT_COVERED in card
     assert "epsilon_mu" in card
     assert card.count("It assumes:") == 4
     assert "discloses something" in card
@@ -124,12 +130,30 @@ def test_an_estimate_that_cannot_be_relied_on_says_so():
     accountant = BayesianAccountant(BayesianSettings(heavy_tails="warn"), EVENT)
     random = np.random.default_rng(0)
     accountant.add(np.where(random.random((STEPS, 32)) < 0.005, 1.0, 0.01))
-    release = make_release(
-        guarantees=[{"epsilon": EPSILON, "delta": 1e-5}],
-        events=[EVENT.model_dump()],
-        data_dependent=[accountant.claim().model_dump()],
-    )
-    assert "Do not rely on it" in model_card(release)
+    assert "Do not rely on it" in model_card(claimed_release(accountant.claim().model_dump()))
+
+
+def test_a_claim_that_the_certificate_does_not_except_from_its_guarantee_is_caught(place):
+    edit_json(place / "certificate.json", lambda content: content.update(not_covered=["side channels"]))
+    (found,) = [check for check in verify(place).checks if not check.passed]
+    assert found.name == "bayesian-dp 1"
+    assert NOT_COVERED in found.detail
+
+
+@pytest.mark.parametrize(("found", "shown"), [(0.4, 0), (7.9, 7), (99.99, 90), (100.0, 100), (1987.6, 1000)])
+def test_published_counts_have_one_digit_and_are_never_rounded_up(found, shown):
+    stated = BayesianClaim.model_validate(claim() | {"effective_samples": found, "trusted": found >= 100})
+    published = as_published(stated)
+    assert published.effective_samples == shown
+    assert BayesianClaim.model_validate(published.model_dump()) == published
+
+
+def test_the_warning_names_every_figure_that_depends_on_the_data():
+    """Two sets of gradients under one plan: whatever differs between their claims is named."""
+    first, second = claim(0.01), claim(0.9)
+    differ = {name for name in first if first[name] != second[name]}
+    assert {"epsilon_mu", "order"} <= differ
+    assert all(name in WARNING for name in differ | {"trusted", "estimated_steps", "effective_samples"})
 
 
 def test_the_command_line_prints_the_check_under_its_own_name(place, capsys):

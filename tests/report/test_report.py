@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 
 from understudy.errors import InputError
+from understudy.privacy.bayesian import BayesianAccountant
+from understudy.privacy.bayesian_record import keep_claims
+from understudy.privacy.bayesian_settings import BayesianSettings
+from understudy.privacy.events import Event, PoissonSampling
+from understudy.release.release import load
 from understudy.report.report import ReportOptions, write_report
 
 from ..helpers import tiny_data
@@ -112,6 +117,17 @@ def test_a_public_page_holds_nothing_private(run: Path, tmp_path: Path):
     assert "Budget spent over training" in text
     for words in (STAMP, "Training diagnostics", "87.5 %", "12.35", "gradient norm"):
         assert words not in text, words
+
+
+def test_a_kept_claim_is_shown_under_a_stamp_and_never_in_public(run: Path, tmp_path: Path):
+    event = Event(noise_multiplier=2.0, sensitivity="C", sampling=PoissonSampling(rate=0.02), count=10)
+    claim = BayesianAccountant(BayesianSettings(), event).claim()
+    keep_claims(run / "private", [claim], load(run).certificate.guarantees)
+    text = write_report([run], tmp_path / "report.html").read_text()
+    _, shown = text.split("Bayesian DP</", 1)
+    assert shown.index(STAMP) < shown.index("The guarantee of the same run: epsilon") < shown.index("epsilon_mu")
+    public = write_report([run], tmp_path / "public.html", ReportOptions(public=True)).read_text()
+    assert "epsilon_mu" not in public.split('id="limits"')[0]
 
 
 def test_nearest_neighbours_show_real_records_under_a_stamp(run: Path, tmp_path: Path):

@@ -84,21 +84,40 @@ def command(
         names = {"run": str(out), "release": str(out / "release"), "method": release.method}
         headline = None if stamp else release.certificate.headline
         figures = {name: headline and getattr(headline, name) for name in ("epsilon", "delta")}
-        others = [claim.model_dump() for claim in release.certificate.data_dependent or ()]
-        marks = ({"not_private": stamp} if stamp else {}) | ({"data_dependent": others} if others else {})
-        print_json({**names, **figures} | marks)
+        marks = {"not_private": stamp} if stamp else {}
+        print_json({**names, **figures} | marks | _other_figures(release, out))
         return
-    from understudy.privacy.bayesian_claim import claim_in_words
     from understudy.release.meaning import by_viewer, claim
 
     for line in by_viewer(release.certificate.guarantees):
         typer.echo(line)
     typer.echo(f"{stamp or claim(release.certificate.headline)}: the release is in {out / 'release'}")
-    for other in release.certificate.data_dependent or ():
-        typer.echo("beside it: " + " ".join(claim_in_words(other)))
+    _tell_other_figures(release, out)
     typer.echo(
         f"next: understudy verify {shlex.quote(str(out))}, understudy sample {shlex.quote(str(out))} -n 1000 --to x.npz"
     )
+
+
+def _other_figures(release: Release, out: Path) -> dict[str, Any]:
+    """For ``--json``: the data-dependent claims that are published, and where those of the run are kept."""
+    from understudy.privacy.bayesian_record import claims_path
+
+    published = [claim.model_dump() for claim in release.certificate.data_dependent or ()]
+    kept = claims_path(out / "private")
+    private = {"data_dependent_private": str(kept)} if kept.is_file() else {}
+    return ({"data_dependent": published} if published else {}) | private
+
+
+def _tell_other_figures(release: Release, out: Path) -> None:
+    """Published claims in words; of those that are kept in the private folder only where they are."""
+    from understudy.privacy.bayesian_claim import claim_in_words
+    from understudy.privacy.bayesian_record import STAMP, claims_path
+
+    for claim in release.certificate.data_dependent or ():
+        typer.echo("beside it: " + " ".join(claim_in_words(claim)))
+    kept = claims_path(out / "private")
+    if kept.is_file():
+        typer.echo(f"a figure for typical records is in {kept} ({STAMP}); understudy report {shlex.quote(str(out))}")
 
 
 def start_run(request: Request, source: DataOptions) -> Release:

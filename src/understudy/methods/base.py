@@ -105,6 +105,10 @@ class Method(ABC):
         """Claims of another kind, from what the run kept in its private folder; never instead of ``claims``."""
         return []
 
+    def publishes_data_dependent_claims(self, config: MethodConfig) -> bool:
+        """Whether the owner asked for them in the certificate; they stay in the private folder otherwise."""
+        return False
+
 
 def configure(method: Method, values: Mapping[str, Any], preset: str | None = None) -> MethodConfig:
     """The config of a method: its defaults, a named preset over them, and the given values over both."""

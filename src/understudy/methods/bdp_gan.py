@@ -49,7 +49,12 @@ else:
     selu_critic = LazyModule("understudy.models.selu_critic")
 
 _CRITIC_STEPS = 5  # for each generator step, as in the first Wasserstein GAN
-_REMARK = "beside the guarantee, epsilon_mu is computed from the data without noise: publishing it is a disclosure"
+_REMARKS = {
+    False: "epsilon_mu is computed from the data without noise and stays in the private folder of the run: "
+    "method.bayesian.publish=true would put it into the certificate, which is a disclosure",
+    True: "the certificate will hold epsilon_mu, which is computed from the data without noise: publishing it is a "
+    "disclosure that the guarantee does not cover",
+}
 
 
 class BdpGanPrivacy(DpGanPrivacy):
@@ -141,9 +146,10 @@ class BdpGan(DpGan):
         if settings.discriminator_steps is None and settings.loss == "wasserstein":
             settings = settings.model_copy(update={"discriminator_steps": _CRITIC_STEPS})
         plan = super().plan(config.model_copy(update={"method": settings}), domain, budget)
-        if not _settings(plan.config).bayesian.enabled:
+        beside = _settings(plan.config).bayesian
+        if not beside.enabled:
             return plan
-        return replace(plan, remarks=(*plan.remarks, _REMARK), seconds=1.3 * plan.seconds)
+        return replace(plan, remarks=(*plan.remarks, _REMARKS[beside.publish]), seconds=1.3 * plan.seconds)
 
     def network(self, config: DpGanConfig, domain: Domain, anchor: anchors.Anchor | None) -> generators.GeneratorConfig:
         """The generator of the paper: SELU, pooling and tanh."""
@@ -166,7 +172,7 @@ class BdpGan(DpGan):
         """The Bayesian accountant listens to the steps.
 
         Privacy: it reads further private records at the same weights; what it finds stays in the private folder until a
-        claim is made of it, which is stamped as a disclosure.
+        claim is made of it, which stays there too unless ``publish`` asks for it in the certificate.
         """
         settings = _settings(run.plan.config).bayesian
         if not settings.enabled:
@@ -184,6 +190,10 @@ class BdpGan(DpGan):
         accountant = bayesian.BayesianAccountant(settings, events[0], events[1:])
         accountant.restore(bayesian_watch.record_path(private))
         return [accountant.claim()]
+
+    def publishes_data_dependent_claims(self, config: MethodConfig) -> bool:
+        """Only where ``method.bayesian.publish`` says so."""
+        return _settings(config).bayesian.publish
 
 
 def _settings(config: MethodConfig) -> BdpGanSettings:

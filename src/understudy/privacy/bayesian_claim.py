@@ -15,9 +15,10 @@ _STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 Share = Annotated[float, Field(ge=0, le=1)]
 
 WARNING = (
-    "epsilon_mu was computed from the data without noise: publishing it discloses something about them that no "
-    "guarantee covers; leave it out of what you hand on if that matters"
+    "epsilon_mu, epsilon_mu_distribution_free, order, estimated_steps, effective_samples and trusted were computed "
+    "from the data without noise: publishing any of them discloses something about the data that no guarantee covers"
 )
+NOT_COVERED = "the data-dependent figures in this certificate"
 ASSUMPTIONS = (
     "the unit in question is one more draw from the distribution that the data come from; outliers have the worst-case "
     "guarantee only",
@@ -84,6 +85,19 @@ class BayesianClaim(BaseModel):
         if self.trusted and self.estimated_steps and self.effective_samples < FEWEST_EFFECTIVE:
             raise ValueError(f"trusted: {self.effective_samples:g} effective samples are too few for that")
         return self
+
+
+def as_published(claim: BayesianClaim) -> BayesianClaim:
+    """A claim as a certificate states it: no finer than a reader needs, and never rounded in our favour."""
+    return claim.model_copy(update={"effective_samples": _leading_digit(claim.effective_samples)})
+
+
+def _leading_digit(count: float) -> float:
+    """A count rounded down to one significant digit."""
+    if count < 1:
+        return 0.0
+    power = 10 ** (len(str(int(count))) - 1)
+    return float(int(count) // power * power)
 
 
 def markov_share(delta_mu: float, delta: float) -> float:

@@ -17,7 +17,9 @@ class BayesianSettings(BaseModel):
 
     ``heavy_tails`` says what happens where too few samples carry an estimate: ``charge`` never goes below Student's
     bound of the whole run's samples together, and takes the worst case where even of these too few count; ``warn``
-    keeps the estimate of the paper, step by step, and marks the claim as not to be relied on.
+    keeps the estimate of the paper, step by step, and marks the claim as not to be relied on. ``publish`` puts the
+    claim into the certificate, which discloses something about the data; without it the claim stays in the private
+    folder.
     """
 
     model_config = _FROZEN
@@ -29,6 +31,7 @@ class BayesianSettings(BaseModel):
     formulas: Literal["tight", "as printed"] = "tight"  # proven improvements of equations 7 and 9, or these
     heavy_tails: Literal["charge", "warn"] = "charge"
     enabled: bool = True
+    publish: bool = False
 
     @model_validator(mode="after")
     def _percentile_exists(self) -> BayesianSettings:

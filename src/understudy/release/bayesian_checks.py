@@ -7,7 +7,7 @@ large for the events beside it, and that is looked for here.
 from __future__ import annotations
 
 from understudy.errors import InputError, UnderstudyError
-from understudy.privacy.bayesian_claim import BayesianClaim, rounded
+from understudy.privacy.bayesian_claim import NOT_COVERED, BayesianClaim, rounded
 from understudy.privacy.certificate import Certificate
 from understudy.privacy.events import Event
 
@@ -29,6 +29,8 @@ def _check(number: int, claim: BayesianClaim, certificate: Certificate) -> Found
         low, high = figures_possible(claim, certificate.events)
     except (UnderstudyError, ArithmeticError, ValueError) as error:
         return name, False, str(error)
+    if NOT_COVERED not in certificate.not_covered:
+        return name, False, f"not_covered does not list {NOT_COVERED!r}, so the guarantee seems to cover the claim"
     shown = f"epsilon_mu {rounded(claim.epsilon_mu)} at delta_mu {claim.delta_mu:g}"
     if not low - _DIGITS <= claim.epsilon_mu <= high + _DIGITS:
         return name, False, f"{shown} is impossible: the events allow {low:.4f} to {high:.4f} at order {claim.order}"

@@ -54,9 +54,9 @@ def model_card(release: Release) -> str:
         "![samples drawn from the generator](samples.png)\n",
         f"## The guarantee: {claim(certificate.headline)}\n",
         "\n".join(f"- {sentence}" for sentence in _guarantee(release)) + "\n",
-        *_data_dependent(release),
-        "It follows from these accesses to the data, and from nothing else:\n",
+        "The guarantee follows from these accesses to the data, and from nothing else:\n",
         "\n".join(f"- {plain(event_in_words(event))}" for event in certificate.events) + "\n",
+        *_data_dependent(release),
         "## Assumed public\n",
         "These were declared by the owner of the data and are not protected:\n",
         "\n".join(f"- {plain(statement)}" for statement in certificate.assumed_public) + "\n",
@@ -92,7 +92,11 @@ def _data_dependent(release: Release) -> list[str]:
     sentences += [f"It assumes: {assumption}." for claim in claims for assumption in claim.assumptions]
     if not sentences:
         return []
-    return ["Beside it, and not instead of it:\n", "\n".join(f"- {plain(each)}" for each in sentences) + "\n"]
+    return [
+        "## Not covered by the guarantee: figures computed from the data\n",
+        "Beside the guarantee, and not instead of it:\n",
+        "\n".join(f"- {plain(each)}" for each in sentences) + "\n",
+    ]
 
 
 def plain(text: str) -> str:

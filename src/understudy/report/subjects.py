@@ -15,6 +15,8 @@ from pydantic import ValidationError
 
 from understudy.data.domain import Domain
 from understudy.errors import InputError
+from understudy.privacy.bayesian_claim import BayesianClaim
+from understudy.privacy.bayesian_record import kept_claims
 from understudy.privacy.certificate import read_json
 from understudy.release.folders import find_release
 from understudy.release.grid import class_rows
@@ -39,6 +41,7 @@ class Subject:
     progress: list[dict[str, float]] = field(default_factory=list)
     evaluation: Mapping[str, Any] | None = None  # computed with private data
     diagnostics: list[dict[str, float]] = field(default_factory=list)  # private
+    kept_claims: tuple[BayesianClaim, ...] = ()  # private
     neighbours: NeighbourCheck | None = None  # private
 
     @property
@@ -91,6 +94,7 @@ def read_subject(path: Path | str, public: bool = False) -> Subject:
         progress=read_points(folder / "progress.jsonl") if is_run else [],
         evaluation=_object(folder / "evaluation.json", "evaluation") if is_run and not public else None,
         diagnostics=read_points(folder / "private" / "diagnostics.jsonl") if is_run and not public else [],
+        kept_claims=kept_claims(folder / "private") if is_run and not public else (),
     )
 
 

@@ -58,13 +58,15 @@ def build_view(subject: Subject, number: int) -> View:
         "training": _training(subject, f"training-{number}"),
         "diagnostics": _diagnostics(subject, f"diagnostics-{number}"),
         "quality": quality,
+        "kept_claims": _kept_claims(subject),
         "neighbours": _neighbours(subject, f"neighbours-{number}"),
         "command": _command(subject),
         "certificate": certificate,
         "not_private": certificate.not_private if certificate else None,
         "events": [meaning.event_in_words(event) for event in certificate.events] if certificate else [],
     }
-    stamped = [values["diagnostics"], values["neighbours"], values["not_private"], quality and quality["stamp"]]
+    stamped = [values[name] for name in ("diagnostics", "kept_claims", "neighbours", "not_private")]
+    stamped.append(quality and quality["stamp"])
     return View(subject, bound, {**values, "private": any(part is not None for part in stamped)})
 
 
@@ -170,6 +172,17 @@ def _diagnostics(subject: Subject, salt: str) -> dict[str, Any] | None:
     ]
     shown = [Markup(drawing) for drawing in drawings if drawing]
     return {"charts": shown, "stamp": STAMP} if shown else None
+
+
+def _kept_claims(subject: Subject) -> dict[str, Any] | None:
+    """Data-dependent claims of the private folder in words, beside the guarantee of the same run."""
+    if subject.release is None or not subject.kept_claims or not subject.release.certificate.guarantees:
+        return None
+    beside = f"The guarantee of the same run: {meaning.claim(subject.release.certificate.headline)}."
+    return {
+        "stamp": STAMP,
+        "lines": [beside, *(words for claim in subject.kept_claims for words in claim_in_words(claim))],
+    }
 
 
 def _small_charts(points: Sequence[dict[str, float]], names: Sequence[str], salt: str) -> list[str | None]:
