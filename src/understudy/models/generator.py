@@ -21,7 +21,7 @@ class GeneratorConfig(BaseModel):
     law of labels when none is asked.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     kind: Literal["dcgan", "decoder", "dpgan", "resnet", "selu"] = "dcgan"
     shape: tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
     classes: Annotated[int, Field(ge=1, le=10_000)] | None = None
@@ -30,12 +30,16 @@ class GeneratorConfig(BaseModel):
     width: Annotated[int, Field(ge=1, le=4096)] = 64
     output: Literal["sigmoid", "clamp", "tanh"] = "sigmoid"
     spectral_norm: bool = False
-    label_weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
+    label_weights: tuple[Annotated[float, Field(ge=0, le=1e9)], ...] | None = None
 
     @model_validator(mode="after")
     def _weights_fit(self) -> GeneratorConfig:
-        if self.label_weights is not None and (len(self.label_weights) != self.classes or not sum(self.label_weights)):
+        if self.label_weights is None:
+            return self
+        if len(self.label_weights) != self.classes:
             raise ValueError(f"label_weights: {len(self.label_weights)} weights for classes={self.classes}")
+        if sum(self.label_weights) < 1e-9:  # in single precision, in which labels are drawn, it could be none at all
+            raise ValueError(f"label_weights: they add up to {sum(self.label_weights):g}, which is no law of labels")
         return self
 
     @property
