@@ -33,7 +33,7 @@ def origin(row: Row) -> str:
     commit = str(row.get("commit") or "not recorded")
     short = commit[:7] if len(commit) >= 40 else commit
     dirty = " with changes" if commit.endswith("-dirty") else ""
-    machine = row.get("device") or "machine not recorded"
+    machine = row.get("device") or row.get("machine") or "machine not recorded"
     command = " ".join(str(row.get("command") or "command not recorded").replace("\\\n", " ").split())
     return f"`{command}`, commit {short}{dirty}, {machine}"
 

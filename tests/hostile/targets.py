@@ -187,7 +187,7 @@ TARGETS = {
         Target("weights", seeds.weights, (mutate_bytes,), 5_000, _weights),
         Target("checkpoint", seeds.checkpoints, (mutate_bytes,), 3_000, _checkpoint),
         Target("release", seeds.release_configs, (mutate_json,), 2_000, _release),
-        Target("verify", seeds.certificates, (mutate_json,), 400, _verify),
+        Target("verify", seeds.certificates, (mutate_json,), 300, _verify),
         Target("npz", seeds.archives, (mutate_bytes, mutate_archive, mutate_archive), 14_000, _archive),
         Target("picture", seeds.pictures, (mutate_bytes,), 18_000, _picture),
         Target("idx", seeds.idx_images, (mutate_bytes,), 6_000, _idx),
