@@ -46,7 +46,14 @@ def explore(target: Target, share: float) -> Tally:
         for number, seed in enumerate(target.seeds()):
             (corpus / f"seed-{number}").write_bytes(seed)
         runs = max(1, int(_CASES[target.name] * share))
-        command = [sys.executable, "-m", "tests.hostile.guided", target.name, str(counts), str(seeds.run_folder())]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.hostile.guided_worker",
+            target.name,
+            str(counts),
+            str(seeds.run_folder()),
+        ]
         flags = [f"-runs={runs}", "-seed=1", "-max_len=20000", f"-artifact_prefix={home}/", "-timeout=60", str(corpus)]
         ended = subprocess.run([*command, *flags], capture_output=True, text=True)
         tally.verdicts.update(json.loads(counts.read_text()) if counts.exists() else {})
@@ -56,29 +63,3 @@ def explore(target: Target, share: float) -> Tally:
         tally.findings.append(f"atheris: {problem}")
     tally.seconds = time.monotonic() - started
     return tally
-
-
-def _main() -> None:
-    import atheris
-
-    name, counts, run = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    with atheris.instrument_imports(include=["understudy"]):
-        from .judging import judge  # imports the readers, with counters in them
-    seeds.use_run_folder(run)
-    verdicts = {"accepted": 0, "refused": 0}
-
-    def one(content: bytes) -> None:
-        verdict, problem = judge(TARGETS[name], content)
-        if problem:
-            counts.write_text(json.dumps(verdicts))
-            raise AssertionError(f"FINDING {problem} {content[:200]!r}")
-        verdicts[verdict] += 1
-        if sum(verdicts.values()) % 100 == 0:
-            counts.write_text(json.dumps(verdicts))
-
-    atheris.Setup([sys.argv[0], *sys.argv[4:]], one)
-    atheris.Fuzz()
-
-
-if __name__ == "__main__":
-    _main()

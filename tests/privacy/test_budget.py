@@ -31,3 +31,9 @@ def test_a_delta_that_is_no_probability_between_0_and_1_is_refused(delta):
 def test_a_budget_cannot_be_changed():
     with pytest.raises(AttributeError):
         Budget(10, 1e-5).epsilon = 100
+
+
+@pytest.mark.parametrize("epsilon", [10**400, -(10**400)])
+def test_an_epsilon_that_no_float_can_hold_is_refused(epsilon):
+    with pytest.raises(InputError, match="is not a positive finite number"):
+        Budget(epsilon, 1e-5)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 from understudy.errors import InputError
+
+_LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,7 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.epsilon, (int, float)) and math.isfinite(self.epsilon) and self.epsilon > 0):
+        if not (isinstance(self.epsilon, (int, float)) and 0 < self.epsilon <= _LARGEST):
             raise InputError(f"epsilon: {self.epsilon} is not a positive finite number; pass for example epsilon=10")
         if not (isinstance(self.delta, (int, float)) and 0 < self.delta < 1):
             raise InputError(f"delta: {self.delta} does not lie strictly between 0 and 1; pass for example delta=1e-5")
