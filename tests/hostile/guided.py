@@ -55,10 +55,11 @@ def explore(target: Target, share: float) -> Tally:
             str(seeds.run_folder()),
         ]
         flags = [f"-runs={runs}", "-seed=1", "-max_len=20000", f"-artifact_prefix={home}/", "-timeout=60", str(corpus)]
-        ended = subprocess.run([*command, *flags], capture_output=True, text=True)
+        ended = subprocess.run([*command, str(seeds.run_folder()), *flags], capture_output=True, text=True)
         tally.verdicts.update(json.loads(counts.read_text()) if counts.exists() else {})
     if ended.returncode != 0:
-        problem = next((line for line in ended.stderr.splitlines() if "FINDING" in line), ended.stderr[-400:])
+        said = ended.stdout + ended.stderr
+        problem = next((line for line in said.splitlines() if "FINDING" in line), said[-400:])
         tally.verdicts["finding"] += 1
         tally.findings.append(f"atheris: {problem}")
     tally.seconds = time.monotonic() - started

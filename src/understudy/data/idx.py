@@ -37,6 +37,8 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         with _open(path) as stream:
             shape = _read_shape(stream, path)
             expected = math.prod(shape)
+            if expected == 0 and math.prod(side or 1 for side in shape) > LIMIT_BYTES:  # more than an array can be
+                raise InputError(f"{path}: its header says {shape}, which is no set of images; copy or fetch it again")
             if expected > LIMIT_BYTES:
                 raise InputError(f"{path}: takes {expected} bytes; at most {LIMIT_BYTES} are read, so split it")
             content = _read_at_most(stream, expected + 1)
