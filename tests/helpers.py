@@ -342,6 +342,12 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def recorded(run: Path) -> list[dict[str, Any]]:
+    """What a run's ledger holds, without what no two ledgers have in common."""
+    lines = read_lines(run / "ledger.jsonl")
+    return [{key: value for key, value in line.items() if key not in ("nonce", "checksum")} for line in lines]
+
+
 @contextmanager
 def own_state_folder(folder: Path) -> Iterator[None]:
     """A state folder for fixtures that live longer than one test; tests have their own by themselves."""

@@ -17,8 +17,6 @@ from understudy.methods.configuration import build_config
 from understudy.methods.gs_wgan_federated import FederatedConfig, GsWganFederated, federation_contract
 from understudy.privacy.budget import Budget
 
-from ..helpers import read_lines
-
 BUDGET = Budget(epsilon=10, delta=1e-5)
 GENEROUS = Budget(epsilon=1e5, delta=1e-5)
 CLIENTS, CLASSES = 3, 3
@@ -81,11 +79,3 @@ def make_client(
     folder: Path, contract: Contract, data: ImageDataset, number: int = 0, budget: Budget = GENEROUS
 ) -> Client:
     return Client(folder / f"client-{number}", contract, Membership(number, budget), members(data, number))
-
-
-def recorded(run: Path) -> list[dict[str, Any]]:
-    """What a run's ledger holds, without what no two ledgers have in common."""
-    return [
-        {key: value for key, value in line.items() if key not in ("nonce", "checksum")}
-        for line in read_lines(run / "ledger.jsonl")
-    ]

@@ -29,7 +29,8 @@ from understudy.release.verify import verify
 from understudy.training.critic_panel import Home
 from understudy.workflow import TrainOptions, train
 
-from .helpers import BUDGET, CLASSES, GENEROUS, federated_data, members, recorded
+from ..helpers import recorded
+from .helpers import BUDGET, CLASSES, GENEROUS, federated_data, members
 
 CONFIG = {
     "privacy": {"noise_multiplier": 10.0, "rounds": 4, "clients_per_round": 1.5},

@@ -26,7 +26,8 @@ from understudy.release.verify import verify
 from understudy.training.critic_panel import Home
 from understudy.workflow import TrainOptions, resume, train
 
-from .helpers import BUDGET, federated_data, make_client, recorded, tiny_config, tiny_contract, tiny_plan
+from ..helpers import recorded
+from .helpers import BUDGET, federated_data, make_client, tiny_config, tiny_contract, tiny_plan
 
 
 @pytest.fixture(scope="module")

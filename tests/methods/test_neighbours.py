@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from understudy.data import ImageDataset
 
-from ..helpers import EVERY_CASE, own_state_folder, read_lines, tiny_train, with_labels
+from ..helpers import EVERY_CASE, own_state_folder, read_lines, recorded, tiny_train, with_labels
 
 TWO_CLASSES = (0, 1) * 20  # five whole micro-batches of eight
 
@@ -24,9 +24,9 @@ def footprint(folder: Path) -> dict[str, Any]:
     config["generator"].pop("label_weights")  # sanitized values; their number is fixed by the declared classes
     with safe_open(folder / "release" / "generator.safetensors", framework="np") as file:
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    ledger, progress = read_lines(folder / "ledger.jsonl"), read_lines(folder / "progress.jsonl")
+    progress = read_lines(folder / "progress.jsonl")
     return {
-        "ledger": [{key: value for key, value in line.items() if key != "checksum"} for line in ledger],
+        "ledger": recorded(folder),
         "progress": [(line["step"], sorted(line), line.get("epsilon_spent")) for line in progress],
         "config": config,
         "shapes": shapes,

@@ -30,7 +30,7 @@ from understudy.workflow import TrainOptions, train
 from ..federated.helpers import federated_data
 from ..federated.helpers import tiny_config as tiny_federation
 from ..federated.test_fedavg import CONFIG as FEDAVG
-from ..helpers import ALL_CASES, BUDGET, LOOPS, case_of, own_state_folder, read_lines, tiny_train, with_labels
+from ..helpers import ALL_CASES, BUDGET, LOOPS, case_of, own_state_folder, read_lines, recorded, tiny_train, with_labels
 
 SEED = 11
 PUBLIC_CODE = (  # where no private value may decide anything; what works on private rows follows their number
@@ -112,12 +112,11 @@ def outcome(folder: Path, called: list[tuple[str, str]]) -> dict[str, Any]:
     for name in ("created", "software"):
         certificate.pop(name, None)
     progress = [{**line, "seconds": 0} for line in read_lines(folder / "progress.jsonl")]
-    ledger = [{**line, "nonce": 0, "checksum": 0} for line in read_lines(folder / "ledger.jsonl")]
     return {
         "calls": called,
         "certificate": certificate,
         "config": (folder / "release" / "config.json").read_text(),
-        "ledger": ledger,
+        "ledger": recorded(folder),
         "progress": progress,
         "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*")),
     }
