@@ -46,14 +46,7 @@ def explore(target: Target, share: float) -> Tally:
         for number, seed in enumerate(target.seeds()):
             (corpus / f"seed-{number}").write_bytes(seed)
         runs = max(1, int(_CASES[target.name] * share))
-        command = [
-            sys.executable,
-            "-m",
-            "tests.hostile.guided_worker",
-            target.name,
-            str(counts),
-            str(seeds.run_folder()),
-        ]
+        command = [sys.executable, "-m", "tests.hostile.guided_worker", target.name, str(counts)]
         flags = [f"-runs={runs}", "-seed=1", "-max_len=20000", f"-artifact_prefix={home}/", "-timeout=60", str(corpus)]
         ended = subprocess.run([*command, str(seeds.run_folder()), *flags], capture_output=True, text=True)
         tally.verdicts.update(json.loads(counts.read_text()) if counts.exists() else {})
