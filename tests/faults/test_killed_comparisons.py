@@ -92,6 +92,7 @@ def test_a_method_that_was_killed_half_way_is_resumed_and_not_started_again(
     assert_complete(tmp_path / "all")
 
 
+@pytest.mark.slow
 def test_methods_in_processes_of_their_own_end_with_the_one_that_started_them(
     launcher: Launcher, command: list[str], tmp_path: Path
 ):
