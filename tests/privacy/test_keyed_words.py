@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
+from understudy.privacy import keyed_words
 from understudy.privacy.keyed_words import KEY_BYTES, LOW_BITS, KeyedWords
 from understudy.privacy.randomness import Randomness
 
@@ -53,6 +54,31 @@ def test_noise_is_never_captured_in_a_graph():
     words.normals(8)
     with pytest.raises(RuntimeError, match="the same at every replay"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         words.normals(8)
+
+
+class StandIn:
+    """A kernel on the CPU that answers with the given bytes and values."""
+
+    def __init__(self, words: bytes, normals: torch.Tensor) -> None:
+        self.random_words = lambda key, first, count: torch.frombuffer(bytearray(words), dtype=torch.int64)
+        self.random_normals = lambda key, first, count: normals
+
+
+KNOWN, VALUES = CHACHA_OF_ZEROS[:32], torch.arange(9.0, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("words", "normals", "trusted"),
+    [
+        (KNOWN, VALUES, True),
+        (bytes(32), VALUES, False),
+        (KNOWN, torch.zeros(9), False),
+        (KNOWN, VALUES * torch.nan, False),
+        (KNOWN[:-1], VALUES, False),  # raises: not whole words
+    ],
+)
+def test_a_kernel_is_trusted_only_after_a_known_answer(words, normals, trusted):
+    assert keyed_words._answers_as_known(StandIn(words, normals), CPU) is trusted
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=str)

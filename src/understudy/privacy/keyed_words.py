@@ -1,8 +1,8 @@
 """Random words and normal values from a secret key of 256 bits, by functions made to withstand cryptanalysis.
 
 On the CPU a block of words is SHAKE-256 of the key and the number of the block (FIPS 202, in Python's standard
-library); on a CUDA device it is ChaCha20 in one kernel (``chacha_kernel``). Without Triton a CUDA device gets the words
-of the CPU: slower, never weaker.
+library); on a CUDA device it is ChaCha20 in one kernel (``chacha_kernel``), which must give a known answer first. Where
+it does not, or without Triton, a CUDA device gets the words of the CPU: slower, never weaker.
 
 Privacy: whoever does not know the key cannot tell the words from uniform ones, so noise and draws are those of the
 guarantee for anyone with bounded computing power. The key is in memory only. Rounding to double precision stays: that
@@ -11,11 +11,13 @@ mechanisms add the noise in double precision and publish single-precision values
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import math
 import os
 import threading
+import warnings
 from types import ModuleType
 
 import torch
@@ -23,6 +25,7 @@ from torch import Tensor
 
 KEY_BYTES = 32
 LOW_BITS = 2**63 - 1
+_CHACHA_OF_ZEROS = bytes.fromhex("76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7")  # RFC 8439, A.1
 
 
 class KeyedWords:
@@ -79,10 +82,28 @@ def _box_muller(words: Tensor) -> Tensor:
     return torch.cat([radius * angle.cos(), radius * angle.sin()])
 
 
+@functools.cache
 def _chacha(device: torch.device) -> ModuleType | None:
     """The kernel for this device, or None where words come from the CPU."""
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return None
     from understudy.privacy import chacha_kernel
 
+    if not _answers_as_known(chacha_kernel, device):
+        warnings.warn(f"randomness: the kernel does not work on {device}; noise comes from the CPU", stacklevel=2)
+        return None
     return chacha_kernel
+
+
+def _answers_as_known(kernel: ModuleType, device: torch.device) -> bool:
+    """Whether the kernel gives the first words of RFC 8439 under a key of zeros, and normal values at all.
+
+    Privacy: tried before the first noise of a process; a kernel that fails must not make any.
+    """
+    zeros = torch.zeros(KEY_BYTES // 4, dtype=torch.int32, device=device)
+    try:
+        words = kernel.random_words(zeros, 0, 4).cpu().numpy().tobytes()
+        normals = kernel.random_normals(zeros, 0, 9).cpu()
+    except Exception:  # a compiler or driver that is missing or too old: its own kinds of errors
+        return False
+    return bool(words == _CHACHA_OF_ZEROS and torch.isfinite(normals).all() and len(normals.unique()) == len(normals))
