@@ -72,7 +72,9 @@ def score(options: argparse.Namespace, train: us.ImageDataset, test: us.ImageDat
     else:
         images, labels, promised = generated(options, train)
     started = time.perf_counter()
-    config = EvaluationConfig(device=options.device, weights=options.weights, precision="tf32", real_data_private=False)
+    config = EvaluationConfig(
+        device=options.device, weights=options.weights, precision=options.precision, real_data_private=False
+    )
     config = replace(config, fast=options.fast, classes=train.domain.classes)
     pairs = ((train.images, train.labels), (test.images, test.labels))
     figures = evaluate(images, labels, *pairs, options.metrics.split(","), config).as_dict()
@@ -163,6 +165,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--preset")
     parser.add_argument("--metrics", default="fid,is")
     parser.add_argument("--samples", type=int, default=60_000)
+    parser.add_argument(
+        "--precision", default="tf32", choices=["fp32", "tf32", "fp16"], help="of the Inception network"
+    )
     parser.add_argument("--fast", action="store_true", help="classifiers train for a fifth of the time; for a trial")
     parser.add_argument("--commit", help="recorded in the result; asked of git where not given")
     parser.add_argument("--variant", default="", help="added to the file names")
