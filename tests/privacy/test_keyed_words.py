@@ -48,6 +48,7 @@ def test_words_of_a_card_are_chacha20():
     assert raw(words.words(8)) == CHACHA_OF_ZEROS[64:], "a new draw starts a new block"
 
 
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_noise_is_never_captured_in_a_graph():
     words = stream(device=torch.device("cuda"))

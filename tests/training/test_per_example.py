@@ -406,17 +406,30 @@ class Shuffled(nn.Module):
         return values.flip(0)
 
 
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("culprit", [BatchStatistics(), Shuffled()])
 @pytest.mark.parametrize("last", [True, False])
-def test_mixing_without_parameters_is_found_by_trying(culprit, last):
+def test_mixing_without_parameters_is_found_by_trying(culprit, last, device):
     layers = [nn.Linear(3, 3), culprit, *([] if last else [nn.Linear(3, 1)])]
-    network = nn.Sequential(*layers)
+    network = nn.Sequential(*layers).to(device)
     engine = PerExampleGradients(network, FlatParameters(network))
     with pytest.raises(InputError, match="mixes the examples of a batch"):
-        engine.check_examples_apart((torch.randn(5, 3),), (torch.randn(5, 3),))
+        engine.check_examples_apart((torch.randn(5, 3, device=device),), (torch.randn(5, 3, device=device),))
 
 
-def test_a_network_that_treats_every_example_for_itself_passes_the_trial():
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_network_that_treats_every_example_for_itself_passes_the_trial(device, precision):
+    network = nn.Sequential(nn.ConvTranspose2d(3, 8, 4, 2, 1), nn.SELU(), nn.ConvTranspose2d(8, 2, 4, 2, 1)).to(device)
+    engine = PerExampleGradients(network, FlatParameters(network), precision)
+    images = torch.randn(2, 5, 3, 8, 8, device=device).to(engine.number_type)
+    engine.check_examples_apart((images[0],), (images[1],))
+
+
+def test_a_network_of_several_inputs_passes_the_trial():
     network = Mixed()
     PerExampleGradients(network, FlatParameters(network)).check_examples_apart(
         mixed_inputs(5, torch.float32), mixed_inputs(5, torch.float32)

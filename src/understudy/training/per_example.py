@@ -86,7 +86,15 @@ class PerExampleGradients:
             return self._norms([gradients_of(tapped) for tapped in self._pass(inputs, loss)])
 
     def check_examples_apart(self, inputs: tuple[Tensor | None, ...], others: tuple[Tensor | None, ...]) -> None:
-        """Refuse a network that mixes examples, by exchanging each row of ``inputs`` in turn for that of ``others``."""
+        """Refuse a network that mixes examples, by exchanging each row of ``inputs`` in turn for that of ``others``.
+
+        On the processor, where two passes over the same numbers agree in every bit; kernels of a card may not.
+        """
+        if self._flat.values.device.type != "cpu":
+            network = copy.deepcopy(self._source).cpu().float()
+            twin = PerExampleGradients(network, FlatParameters(network))
+            twin.check_examples_apart(_on_processor(inputs), _on_processor(others))
+            return
         training = self._copy.training
         self._copy.eval()
         before = self._seen(inputs)
@@ -180,6 +188,11 @@ class PerExampleGradients:
             return norms
         witness = torch.stack(witnesses).sum(dim=0)
         return norms + (witness - witness)  # zero, or NaN
+
+
+def _on_processor(inputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    moved = (None if part is None else part.cpu() for part in inputs)
+    return tuple(part.float() if part is not None and part.is_floating_point() else part for part in moved)
 
 
 def _with_row(part: Tensor | None, other: Tensor | None, row: int) -> Tensor | None:
