@@ -1,34 +1,69 @@
 """Attacks: a score for each canary, higher where it looks as if it had taken part.
 
 Black-box attacks read samples of the release. White-box attacks also read every sanitized value of the run, as somebody
-could who broke into the machine that trained, but neither data nor noise.
+could who broke into the machine that trained, but neither data nor noise; what is public, the data without canaries
+among it, they know. An attack may give several rows of scores, of which one is chosen on held-out canaries.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from understudy.audit.bounds import Numbers
 from understudy.audit.canaries import Canaries
+from understudy.audit.presence import Units, presence
+from understudy.data.dataset import ImageDataset
+from understudy.federated import embedding as client_embeddings
 from understudy.files import read_tensors
+from understudy.methods.base import Method, Plan
+from understudy.methods.configuration import build_config
+from understudy.methods.registry import get_method
+from understudy.privacy.budget import Budget
+from understudy.privacy.events import Event
 from understudy.release.release import Release
 from understudy.training.hermite_features import HermiteFeatures
 from understudy.training.kernel_settings import HermiteSettings
 from understudy.training.mean_embedding import Embedding
-from understudy.training.per_example_layout import FlatParameters
 
-EMBEDDING = "class-wise mean embedding"
+EMBEDDINGS = ("class-wise mean embedding", "clients' mean embeddings")
 _SAMPLES = 4000
 _NEAREST = 10
-_SMALL_STEP = 1e-3
-_RIDGE = 1e-3
+_LARGEST = 5
+Features = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class AuditedRun:
+    """What an attack may know: the public data, the canaries with their coins (for the data alone), and what was made.
+
+    ``data`` are the public records without any canary, ``audited`` those with the canaries that take part.
+    """
+
+    method: str
+    data: ImageDataset
+    audited: ImageDataset
+    canaries: Canaries
+    release: Release
+    folder: Path
+
+    @property
+    def implementation(self) -> Method:
+        """The method itself."""
+        return get_method(self.method)
+
+    def plan(self) -> Plan:
+        """The plan of the run, made anew from its decided config, for a processor."""
+        headline = self.release.certificate.headline
+        config = build_config(
+            self.implementation.config_type, {**self.release.method_config, "runtime": {"device": "cpu"}}
+        )
+        return self.implementation.plan(config, self.audited.domain, Budget(headline.epsilon, headline.delta))
 
 
 def black_box_scores(release: Release, canaries: Canaries) -> Numbers:
@@ -46,41 +81,85 @@ def black_box_scores(release: Release, canaries: Canaries) -> Numbers:
 
 
 class Witness:
-    """Collects what sanitized values say about canaries while a run goes on.
+    """Keeps what sanitized values say about canaries while a run goes on.
 
     Privacy: it is shown sanitized values only; its scores speak about made-up units.
     """
 
     def __init__(self, canaries: Canaries) -> None:
-        self._canaries, self._pixels = canaries, int(np.prod(canaries.images.shape[1:]))
-        self._slopes = torch.zeros(self._pixels, dtype=torch.float64)
-        self._embedding: Tensor | None = None
-        self.seen = 0
+        self._patterns = torch.from_numpy(canaries.patterns())
+        self._sums = torch.zeros(len(canaries), dtype=torch.float64)
+        self._largest = torch.zeros(len(canaries), 0, dtype=torch.float64)
+        self.embedding: Tensor | None = None
 
     def __call__(self, purpose: str, value_dp: Tensor) -> None:
         """One sanitized value."""
-        self.seen += 1
-        if purpose == EMBEDDING:
-            self._embedding = value_dp.detach().cpu()
-        elif value_dp.dim() == 2 and value_dp.shape[1] % self._pixels == 0:
-            self._slopes -= value_dp.detach().cpu().double().view(-1, self._pixels).sum(dim=0)
+        value_dp = value_dp.detach().cpu().double()
+        if purpose in EMBEDDINGS:
+            self.embedding = value_dp
+        elif value_dp.dim() == 2 and value_dp.shape[1] % self._patterns.shape[1] == 0:
+            towards = -self._patterns @ value_dp.view(-1, self._patterns.shape[1]).T  # (canaries, generated images)
+            self._sums += towards.sum(dim=1)
+            seen = torch.cat([self._largest, towards], dim=1)
+            self._largest = seen.topk(min(_LARGEST, seen.shape[1]), dim=1).values
 
-    def scores(self, private_folder: Path, settings: Mapping[str, Any], noise: float) -> Numbers | None:
-        """Scores from all that was seen, each kind in its own deviations; None where nothing could be read.
+    def slope_scores(self) -> Numbers | None:
+        """How far generated images were told to move towards each canary: all of them, and those told so most clearly.
 
-        ``noise`` is the deviation of the noise on an embedding, which is public.
+        The second is for answers of one critic each, of which few know the canary. None where nothing was seen.
         """
-        found = []
-        if self._slopes.any():  # generated images were told to move so: towards what was seen
-            found.append(self._canaries.patterns() @ self._slopes.numpy())
-        features = _features(private_folder, settings)
-        if self._embedding is not None and features is not None:
-            found.append(_embedded(self._embedding, features, self._canaries, noise))
-        return sum((scores - scores.mean()) / scores.std() for scores in found) if found else None
+        if not self._largest.shape[1]:
+            return None
+        return torch.stack([self._sums, self._largest.mean(dim=1)]).numpy()
 
 
-def _features(folder: Path, settings: Mapping[str, Any]) -> Callable[[Tensor], Tensor] | None:
+def embedding_scores(run: AuditedRun, total_dp: Tensor, event: Event) -> Numbers | None:
+    """How much of each canary a noisy embedding holds; None where its features are those of codes.
+
+    The public records are known and subtracted. A canary is in one class, so each class is a sum of its own.
+    """
+    if run.implementation.federated:
+        contract = run.implementation.contract(run.plan())
+        features: Features | None = client_embeddings.features(contract, torch.device("cpu"))
+    else:
+        features = _features(run)
+    if features is None:
+        return None
+    labels = torch.zeros(len(run.canaries), dtype=torch.long)
+    if run.canaries.labels is not None:
+        labels = torch.from_numpy(run.canaries.labels)
+    classes = run.data.domain.classes or 1
+    rest = total_dp.view(classes, -1) - _known(run, features, classes)
+    own = features(_images(run.canaries.images)).double()
+    found = [(labels == label).nonzero().flatten() for label in range(classes)]
+    parts = [
+        presence(rest[label], [Units.by_coin(own[members], 0.5)], event.noise_multiplier)
+        for label, members in enumerate(found)
+        if len(members)
+    ]
+    scores = torch.zeros(len(parts[0]), len(run.canaries), dtype=torch.float64)
+    scores[:, torch.cat(found)] = torch.cat(parts, dim=1)
+    return scores.numpy()
+
+
+def _known(run: AuditedRun, features: Features, classes: int) -> Tensor:
+    """What the public records add to an embedding: (classes, features)."""
+    images = run.data.images
+    labels = torch.zeros(len(images), dtype=torch.long)
+    if run.data.labels is not None:
+        labels = torch.from_numpy(run.data.labels)
+    rows = features(_images(images)).double()
+    if run.implementation.federated:  # a client's records share its norm, see ``federated.embedding``
+        owners = torch.from_numpy(run.data.unit_of_record("client"))
+        sizes = torch.bincount(owners)
+        of_class = torch.bincount(owners * classes + labels, minlength=len(sizes) * classes)
+        rows *= (of_class[owners * classes + labels] * sizes[owners]).double().rsqrt()[:, None]
+    return torch.zeros(classes, rows.shape[1], dtype=torch.float64).index_add_(0, labels, rows)
+
+
+def _features(run: AuditedRun) -> Features | None:
     """The public features of the run's embedding, from what it kept; None for features of codes."""
+    folder, settings = run.folder / "private", run.release.method_config["method"]
     if (folder / "groups.safetensors").exists():
         groups = read_tensors(folder / "groups.safetensors")[0]["groups"]
         own = {key: value for key, value in settings.items() if key in HermiteSettings.model_fields}
@@ -92,41 +171,5 @@ def _features(folder: Path, settings: Mapping[str, Any]) -> Callable[[Tensor], T
     return Embedding(frequencies, settings.get("embedding", settings)["size_share"])
 
 
-def _embedded(total_dp: Tensor, features: Callable[[Tensor], Tensor], canaries: Canaries, noise: float) -> Numbers:
-    """How much of each canary its class holds: the ridge regression of the noisy sum on the features of canaries."""
-    own = features(torch.from_numpy(canaries.images).float() / 255).double()
-    labels = torch.zeros(len(canaries), dtype=torch.long)
-    if canaries.labels is not None:
-        labels = torch.from_numpy(canaries.labels)
-    scores = np.zeros(len(canaries))
-    for label in labels.unique():
-        members = labels == label
-        rows = own[members]
-        gram = rows @ rows.T + (noise**2 + _RIDGE) * torch.eye(len(rows), dtype=torch.float64)
-        scores[members.numpy()] = torch.linalg.solve(gram, rows @ total_dp[label].double()).numpy()
-    return scores
-
-
-class StepWitness:
-    """Collects, over the steps of DP-SGD, how far each noisy sum points along each canary's own gradient.
-
-    The gradient is not formed: <gradient, sum> is the slope of the canary's loss along the sum.
-
-    Privacy: reads the network as it stood before the step, which is sanitized, and the sanitized sum.
-    """
-
-    def __init__(self, network: nn.Module, loss: Callable[[nn.Module], Tensor]) -> None:
-        self._network, self._loss = network, loss
-        self.total: Tensor | None = None
-
-    @torch.no_grad()
-    def __call__(self, purpose: str, value_dp: Tensor) -> None:
-        """One noisy sum of clipped gradients, flat."""
-        network = copy.deepcopy(self._network).cpu().double()
-        flat = FlatParameters(network)
-        step = value_dp.detach().cpu().double() * (_SMALL_STEP / value_dp.norm().item())
-        flat.values += step
-        ahead = self._loss(network)
-        flat.values -= 2 * step
-        slopes = ahead - self._loss(network)
-        self.total = slopes if self.total is None else self.total + slopes
+def _images(images: np.ndarray) -> Tensor:
+    return torch.from_numpy(images).float() / 255

@@ -2,7 +2,8 @@
 
 T. Steinke, M. Nasr, M. Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023. Every canary takes part
 by a fair coin, so one run holds as many trials as there are canaries. The highest scores are guessed to have taken part
-and the lowest not to have; how many are guessed is chosen on other canaries, whose coins are not used for the bound.
+and the lowest not to have; how many are guessed, and by which of an attack's scores, is chosen on other canaries, whose
+coins are not used for the bound.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from understudy.audit import sgd
-from understudy.audit.attacks import EMBEDDING, Witness, black_box_scores
+from understudy.audit.attacks import EMBEDDINGS, AuditedRun, Witness, black_box_scores, embedding_scores
 from understudy.audit.bounds import Numbers, one_run_epsilon
-from understudy.audit.canaries import Canaries, make_canaries, with_canaries
+from understudy.audit.canaries import make_canaries, with_canaries
 from understudy.audit.mechanisms import CONFIDENCE, code_sha256
 from understudy.data.dataset import ImageDataset
 from understudy.errors import InputError
@@ -28,10 +29,10 @@ from understudy.privacy.audits import AuditRecord
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
 from understudy.privacy.randomness import Randomness
-from understudy.release.release import Release
 from understudy.training.run import ProgressListener
 from understudy.workflow import TrainOptions, train
 
+ATTACKS = 4  # at most, on one run
 _HELD_OUT = 4  # every fourth canary
 _DELTA_MARGIN = 20
 _SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)  # of the canaries that are guessed on either side
@@ -71,26 +72,33 @@ def audit_run(
     witness = Witness(canaries)
     options = TrainOptions(config=settings.config, preset=settings.preset, listener=settings.listener, witness=witness)
     release = train(method, audited, budget, out, options)
-    audit = _RunAudit(method, data.name, canaries, settings, release)
-    events = release.certificate.events
-    records = [audit.record(black_box_scores(release, canaries), "black-box", events, "nearest samples")]
-    noise = [event.noise_multiplier for event in events if event.purpose == EMBEDDING]
-    seen = witness.scores(out / "private", release.method_config["method"], sum(noise))
-    if seen is not None:
-        records.append(audit.record(seen, "white-box", events, "all sanitized values of the run"))
-    if sgd.trains_by_steps(method):
-        stepped = sgd.step_scores(method, audited, canaries, release, out / "steps")
-        records.append(audit.record(stepped, "white-box", events[:1], "sums of gradients along each canary's own"))
-    return records
+    attacked = AuditedRun(method, data, audited, canaries, release, out)
+    return _RunAudit(settings, attacked).records(witness)
 
 
 @dataclass(frozen=True)
 class _RunAudit:
-    method: str
-    data: str
-    canaries: Canaries
     settings: RunAuditSettings
-    release: Release
+    run: AuditedRun
+
+    def records(self, witness: Witness) -> list[AuditRecord]:
+        """All attacks that can be made on this method, at most ``ATTACKS``.
+
+        The embedding is released before all else, so its own event bounds what can be read from it. So it is for the
+        steps, which are made apart. All other values also follow from what was released before them.
+        """
+        run, events = self.run, self.run.release.certificate.events
+        found = [self.record(black_box_scores(run.release, run.canaries), "black-box", events, "nearest samples")]
+        slopes, of_embedding = witness.slope_scores(), [event for event in events if event.purpose in EMBEDDINGS]
+        if slopes is not None:
+            found.append(self.record(slopes, "white-box", events, "sanitized gradients towards each canary"))
+        if witness.embedding is not None and of_embedding:
+            scores = embedding_scores(run, witness.embedding, of_embedding[0])
+            if scores is not None:
+                found.append(self.record(scores, "white-box", tuple(of_embedding), "the noisy embedding"))
+        if sgd.trains_by_steps(run.implementation):
+            found.append(self.record(sgd.step_scores(run), "white-box", events[:1], "noisy sums, step by step"))
+        return found
 
     @property
     def delta(self) -> float:
@@ -98,21 +106,22 @@ class _RunAudit:
 
         The claim is recomputed there; a run is (epsilon, delta)-private at every delta.
         """
-        return min(self.release.certificate.headline.delta, self.settings.risk / (_DELTA_MARGIN * len(self.canaries)))
+        smallest = self.settings.risk / (_DELTA_MARGIN * len(self.run.canaries))
+        return min(self.run.release.certificate.headline.delta, smallest)
 
     def record(self, scores: Numbers, access: str, events: tuple[Event, ...], attack: str) -> AuditRecord:
-        """Guess from scores and bound epsilon."""
-        delta = self.delta
-        held_out = np.arange(len(scores)) % _HELD_OUT == 0
-        included, risk = self.canaries.included, self.settings.risk
-        share = choose_share(scores[held_out], included[held_out], delta, risk)
-        guesses, correct = guess(scores[~held_out], included[~held_out], share)
+        """Guess from scores, or from the best of some rows of scores, and bound epsilon."""
+        delta, rows = self.delta, np.atleast_2d(scores)
+        held_out = np.arange(rows.shape[1]) % _HELD_OUT == 0
+        included, risk = self.run.canaries.included, self.settings.risk
+        row, share = choose_guesses(rows[:, held_out], included[held_out], delta, risk)
+        guesses, correct = guess(rows[row, ~held_out], included[~held_out], share)
         canaries = int((~held_out).sum())
         return AuditRecord.model_validate(
             {
                 "kind": "run",
                 "access": access,
-                "method": self.method,
+                "method": self.run.method,
                 "events": [event.model_dump() for event in events],
                 "delta": delta,
                 "claimed": accounting.certified_epsilon(events, delta),
@@ -123,9 +132,9 @@ class _RunAudit:
                 "held_out": int(held_out.sum()),
                 "threshold": share,
                 "wrong": guesses - correct,
-                "data": self.data,
+                "data": self.run.data.name,
                 "declared_public": self.settings.declared_public,
-                "generator_sha256": self.release.certificate.generator_sha256,
+                "generator_sha256": self.run.release.certificate.generator_sha256,
                 "code_sha256": code_sha256(),
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
                 "attack": f"{attack}; {correct} of {guesses} guesses correct",
@@ -141,11 +150,11 @@ def guess(scores: Numbers, included: np.ndarray, share: float) -> tuple[int, int
     return 2 * count, correct
 
 
-def choose_share(scores: Numbers, included: np.ndarray, delta: float, risk: float) -> float:
-    """The share that shows most on held-out canaries; the most accurate one where none of them shows anything."""
+def choose_guesses(rows: Numbers, included: np.ndarray, delta: float, risk: float) -> tuple[int, float]:
+    """The row of scores and the share that show most on held-out canaries; the most accurate where none does."""
 
-    def shown(share: float) -> tuple[float, float]:
-        guesses, correct = guess(scores, included, share)
-        return one_run_epsilon(len(scores), guesses, correct, delta, risk), correct - guesses / 2
+    def shown(choice: tuple[int, float]) -> tuple[float, float]:
+        guesses, correct = guess(rows[choice[0]], included, choice[1])
+        return one_run_epsilon(rows.shape[1], guesses, correct, delta, risk), correct - guesses / 2
 
-    return max(_SHARES, key=shown)
+    return max(((row, share) for row in range(len(rows)) for share in _SHARES), key=shown)

@@ -2,90 +2,118 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
-from understudy.audit.attacks import StepWitness
+from understudy.audit.attacks import AuditedRun
 from understudy.audit.bounds import Numbers
-from understudy.audit.canaries import Canaries
-from understudy.data.dataset import ImageDataset
+from understudy.audit.presence import Units, presence
+from understudy.audit.rounds import audited_rounds
 from understudy.files import make_folder
-from understudy.methods.base import Plan
-from understudy.methods.configuration import build_config
+from understudy.methods.base import Method
 from understudy.methods.dp_merf_ae import DpMerfAe, DpMerfAeConfig
 from understudy.methods.dpgan import DpGan, DpGanConfig
-from understudy.methods.registry import get_method
+from understudy.methods.fedavg_gan import FedAvgConfig, FedAvgGan
 from understudy.models.autoencoder import Autoencoder, Encoder
 from understudy.models.decoder_generator import DecoderGenerator
 from understudy.models.generator import GeneratorConfig, build_generator
-from understudy.privacy.budget import Budget
+from understudy.privacy.events import PoissonSampling
 from understudy.privacy.ledger import Ledger
+from understudy.privacy.mechanisms import clip_rows
 from understudy.privacy.randomness import Randomness
-from understudy.release.release import Release
+from understudy.training.per_example_layout import FlatParameters
 from understudy.training.private_autoencoder import AutoencoderSteps, AutoencoderStepSettings
 from understudy.training.private_step import DiscriminatorStep
+from understudy.training.private_step_examples import Fakes
 from understudy.training.run import Run
 
 _CPU = torch.device("cpu")
+_FAKES = 64  # of the generator, to know what those of a step add on average and how that varies
+_AT_ONCE = 256
+Loss = Callable[[Tensor, Tensor], Tensor]  # outputs and images -> losses, each of its own example alone
+Steps = tuple[Callable[[], object], Callable[[], list[Units]]]  # takes a step; what everybody may add to the next sum
 
 
-def trains_by_steps(method: str) -> bool:
-    """Whether a method trains a network by DP-SGD whose steps can be audited here."""
-    return isinstance(get_method(method), DpGan | DpMerfAe)
+def trains_by_steps(method: Method) -> bool:
+    """Whether a method trains a network by noisy sums of gradients, or of clients' updates, as audited here."""
+    return isinstance(method, DpGan | DpMerfAe | FedAvgGan)
 
 
-def step_scores(method: str, data: ImageDataset, canaries: Canaries, release: Release, folder: Path) -> Numbers:
-    """Scores of canaries from all the method's noisy sums of gradients, in steps of their own with the same settings.
+def step_scores(audited: AuditedRun) -> Numbers:
+    """Scores of canaries from all the method's noisy sums, in steps of their own with the same settings.
 
     Privacy: executions are on record in a ledger of their own; nothing of them is released.
     """
-    run = _run(method, data, release, folder)
-    make = _autoencoder if isinstance(get_method(method), DpMerfAe) else _discriminator
-    take, witness = make(run, canaries)
-    for _ in range(run.plan.events[0].count):
+    folder = audited.folder / "steps"
+    make_folder(folder, "audit")
+    run = Run(folder, audited.plan(), audited.audited, Ledger.create(folder / "ledger.jsonl"), Randomness(), _CPU)
+    event = run.plan.events[0]
+    witness = StepWitness(str(event.purpose), event.noise_multiplier * _clip(run))
+    run.ledger.witness = witness
+    make = {DpMerfAe: _autoencoder, FedAvgGan: audited_rounds}.get(type(audited.implementation), _discriminator)
+    take, witness.rows = make(run, audited)
+    for _ in range(event.count):
         take()
-    assert witness.total is not None, "a plan has at least one step"
     scores: Numbers = witness.total.numpy()
     return scores
 
 
-def _run(method: str, data: ImageDataset, release: Release, folder: Path) -> Run:
-    implementation, headline = get_method(method), release.certificate.headline
-    config = build_config(implementation.config_type, {**release.method_config, "runtime": {"device": "cpu"}})
-    plan: Plan = implementation.plan(config, data.domain, Budget(headline.epsilon, headline.delta))
-    make_folder(folder, "audit")
-    return Run(folder, plan, data, Ledger.create(folder / "ledger.jsonl"), Randomness(), _CPU)
+def _clip(run: Run) -> float:
+    assert isinstance(run.plan.config, DpGanConfig | DpMerfAeConfig | FedAvgConfig)
+    return run.plan.config.privacy.clip
 
 
-def _inputs(canaries: Canaries) -> tuple[Tensor, Tensor | None]:
-    images = torch.from_numpy(canaries.images).double() / 255
-    return images, None if canaries.labels is None else torch.from_numpy(canaries.labels)
+class StepWitness:
+    """Adds up, over all steps, how much of each canary the noisy sums hold.
+
+    Privacy: reads the network as it stood before the step, which is sanitized, and the sanitized sum.
+    """
+
+    rows: Callable[[], list[Units]]  # what canaries may add, then what all others may
+
+    def __init__(self, purpose: str, noise: float) -> None:
+        self._purpose, self._noise, self.total = purpose, noise, torch.zeros(())
+
+    def __call__(self, purpose: str, value_dp: Tensor) -> None:
+        """One noisy sum of clipped rows, flat."""
+        if purpose == self._purpose:
+            self.total = self.total + presence(value_dp.flatten(), self.rows(), self._noise)
 
 
-def _discriminator(run: Run, canaries: Canaries) -> tuple[Callable[[], None], StepWitness]:
+def _discriminator(run: Run, audited: AuditedRun) -> Steps:
     """The networks and settings of the method itself; the generator stays as it began."""
-    method, config, domain = get_method(run.plan.method), run.plan.config, run.plan.domain
+    method, config, domain = audited.implementation, run.plan.config, run.plan.domain
     assert isinstance(method, DpGan)
     assert isinstance(config, DpGanConfig)
     settings = method.step_settings(config)
     network = method.discriminator(config, domain)
     generator = build_generator(method.network(config, domain, None))
-    images, labels = _inputs(canaries)
+    step = DiscriminatorStep(run, network, generator, settings, run.plan.events[0])
+    fakes, random = Fakes(generator, torch.float32, labelled=run.data.labels is not None), torch.Generator()
 
-    def loss(seen: nn.Module) -> Tensor:
-        scores = seen(images, labels)
-        return softplus(-scores) if settings.loss == "logistic" else -scores
+    def gradients(images: Tensor, labels: Tensor | None, sign: float) -> Tensor:
+        def loss(logits: Tensor, _: Tensor) -> Tensor:
+            return softplus(-sign * logits) if settings.loss == "logistic" else -sign * logits
 
-    witness = StepWitness(network, loss)
-    run.ledger.witness = witness
-    return DiscriminatorStep(run, network, generator, settings, run.plan.events[0]).take, witness
+        return clip_rows(row_gradients(network, images, labels, loss), settings.clip)
+
+    def rows() -> list[Units]:
+        drawn = fakes.render(*fakes.draw(_FAKES, random))
+        made = gradients(drawn.images, drawn.labels, -1.0)
+        middle = made.mean(dim=0, keepdim=True)
+        spread = Units(made - middle, 0.0, (settings.batch / _FAKES) ** 0.5)
+        reals = _sampled(run, audited, lambda images, labels: gradients(images, labels, 1.0))
+        return [*reals, Units(middle, float(settings.batch), 0.0), spread]
+
+    return step.take, rows
 
 
-def _autoencoder(run: Run, canaries: Canaries) -> tuple[Callable[[], None], StepWitness]:
+def _autoencoder(run: Run, audited: AuditedRun) -> Steps:
     config, domain = run.plan.config, run.plan.domain
     assert isinstance(config, DpMerfAeConfig)
     settings, width = config.method.autoencoder, config.method.autoencoder.width or 16
@@ -93,14 +121,51 @@ def _autoencoder(run: Run, canaries: Canaries) -> tuple[Callable[[], None], Step
         kind="decoder", shape=domain.shape, classes=domain.classes, latent=settings.code, width=width
     )
     network = Autoencoder(Encoder(domain.shape, settings.code, width), DecoderGenerator(drawing).decoder)
-    images, _ = _inputs(canaries)
+    clip = config.privacy.clip
+    chosen = AutoencoderStepSettings(config.privacy.batch or 1, clip, settings.learning_rate, settings.betas)
+    steps = AutoencoderSteps(run, network, chosen, run.plan.events[0])
 
-    def loss(seen: nn.Module) -> Tensor:
-        return binary_cross_entropy_with_logits(seen(images), images, reduction="none").flatten(1).mean(dim=1)
+    def loss(raw: Tensor, images: Tensor) -> Tensor:
+        return binary_cross_entropy_with_logits(raw, images, reduction="none").flatten(1).mean(dim=1)
 
-    witness = StepWitness(network, loss)
-    run.ledger.witness = witness
-    steps = AutoencoderStepSettings(
-        config.privacy.batch or 1, config.privacy.clip, settings.learning_rate, settings.betas
-    )
-    return AutoencoderSteps(run, network, steps, run.plan.events[0]).take, witness
+    def gradients(images: Tensor, _: Tensor | None) -> Tensor:
+        return clip_rows(row_gradients(network, images, None, loss), clip)
+
+    return steps.take, lambda: _sampled(run, audited, gradients)
+
+
+def _sampled(run: Run, audited: AuditedRun, rows: Callable[[Tensor, Tensor | None], Tensor]) -> list[Units]:
+    """Canaries, of which half take part, and public records, both Poisson-sampled."""
+    sampling = run.plan.events[0].sampling
+    assert isinstance(sampling, PoissonSampling)
+    parts = ((audited.canaries, sampling.rate / 2), (audited.data, sampling.rate))
+    return [
+        Units.by_coin(
+            rows(
+                torch.from_numpy(part.images).float() / 255,
+                None if part.labels is None else torch.from_numpy(part.labels),
+            ),
+            chance,
+        )
+        for part, chance in parts
+    ]
+
+
+def row_gradients(network: nn.Module, images: Tensor, labels: Tensor | None, loss: Loss) -> Tensor:
+    """The gradient of each example's loss (examples, values) in the order of ``FlatParameters``, by ``torch.func``.
+
+    This shares no code with the sums that methods take, so what it finds there speaks for them.
+    """
+    flat = FlatParameters(copy.deepcopy(network))
+    weights = {name: value.detach() for name, value in network.named_parameters()}
+
+    def of_one(weights: dict[str, Tensor], image: Tensor, label: Tensor | None) -> Tensor:
+        inputs = (image[None],) if label is None else (image[None], label[None])
+        return loss(functional_call(network, weights, inputs), image[None]).sum()
+
+    each = vmap(grad(of_one), in_dims=(None, 0, None if labels is None else 0), chunk_size=_AT_ONCE)
+    rows = torch.zeros(len(images), len(flat.values))
+    for name, values in each(weights, images, labels).items():
+        last = values.permute(0, 1, 3, 4, 2) if values.dim() == 5 else values  # kernels lie channels last
+        rows[:, flat.span(name)] = last.flatten(1).float()
+    return rows

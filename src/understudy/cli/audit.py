@@ -76,8 +76,8 @@ def run(
         bool, typer.Option("--declared-public", help="The data are public, so the audit may be recorded.")
     ] = False,
     audits: Annotated[
-        int, typer.Option("--corrected-for", help="Audits that share the confidence; 3 for each run.")
-    ] = 3,
+        int, typer.Option("--corrected-for", help="Audits that share the confidence; 4 for each run.")
+    ] = 4,
     confidence: Confidence = 0.9999,
     records: Records = None,
     classes: Classes = None,

@@ -143,7 +143,7 @@ class FedAvgGan(Method):
             if mechanism.account.remaining < 1:
                 progress.save(number - 1)  # a crash lost a reserved round: fewer rounds, never more
                 break
-            _average(run, config, discriminator, clients, mechanism, generator)
+            average(run, config, discriminator, clients, mechanism, generator)
             for _ in range(config.method.generator_steps):
                 _teach(generator, discriminator, config.method.batch)
             if number % max(1, config.privacy.rounds // _REPORTS) == 0 or number == config.privacy.rounds:
@@ -153,7 +153,7 @@ class FedAvgGan(Method):
         return generator.average
 
 
-def _average(
+def average(
     run: Run, config: FedAvgConfig, discriminator: CriticBank, clients: Updates,
     mechanism: mechanisms.GaussianSum, generator: RoundPlayer,
 ) -> None:  # fmt: skip

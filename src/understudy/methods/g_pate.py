@@ -46,6 +46,7 @@ else:
     vote_mechanisms = LazyModule("understudy.privacy.vote_mechanisms")
 
 _ANSWERS, _CHECKS = "votes on projected gradients", "checks for consensus"
+_SLOPES = "confident answers, projected back"
 
 
 class GPatePrivacy(TeacherPrivacy):
@@ -124,7 +125,7 @@ class BinLesson:
             event=answers,
         )
         self.peaks = vote_mechanisms.PeakVotes(run.ledger, run.randomness, coordinates=self.directions, event=checks)
-        self._random = run.randomness.generator(run.device)
+        self._random, self._show = run.randomness.generator(run.device), run.ledger.show
         self._watch, self._rehearsal = teaching.StallWatch(), teaching.Rehearsal(self.config.method.memory)
         self._passed: list[Tensor] = []
 
@@ -142,6 +143,7 @@ class BinLesson:
         directions = self._draw_directions(len(drawn.pool.images))
         coordinates_dp = self._confident(self._tally(panel, drawn.pool, directions), panel.subsets, block)
         slopes_dp = torch.einsum("ndp,np->nd", directions, coordinates_dp.float())
+        self._show(_SLOPES, slopes_dp)
         self._rehearsal.learn(player, drawn, slopes_dp * (self.values / self.directions) ** 0.5)
 
     def check(self) -> dict[str, float]:

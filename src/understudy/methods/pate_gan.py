@@ -55,6 +55,7 @@ else:
     vote_mechanisms = LazyModule("understudy.privacy.vote_mechanisms")
 
 _PURPOSE = "votes for real"
+_AWAY = "asked images, away from those that got most votes"
 _UNANIMOUS = 0.02  # a share of votes this close to 0 or 1, over all queries between two checks, says nothing
 _SURE = 0.05  # only where the noise of that share is below this
 
@@ -121,7 +122,7 @@ class StudentLesson:
         assert isinstance(run.plan.config, PateGanConfig)
         self.settings = run.plan.config.method
         self.votes = vote_mechanisms.RealVotes(run.ledger, run.randomness, event=run.plan.events[0])
-        self._random = run.randomness.generator(run.device)
+        self._random, self._show = run.randomness.generator(run.device), run.ledger.show
         self.student = Student(run, self.settings.student)
         self._noise = run.plan.events[0].noise_multiplier / (run.plan.config.privacy.teachers or 1)
         self._watch = teaching.StallWatch()
@@ -140,6 +141,7 @@ class StudentLesson:
         pool = self._spread(player.pool(self.settings.queries_per_step))
         share_dp = self.votes.release(self._tally(panel, pool), block=block).value_dp / panel.subsets
         self._shares.append(share_dp)
+        self._show(_AWAY, (share_dp.mean() - share_dp)[:, None] * pool.images.flatten(1).double())
         self.student.learn(pool, share_dp.float())
         drawn = player.imagine(self.settings.queries_per_step)
         player.learn(drawn, self.student.slopes(drawn.pool))
