@@ -3,7 +3,8 @@
 ``python benchmarks/results_page.py`` writes both; with ``--check`` it exits 1 when they do not say what the files say.
 A file is recognised by what it holds: a certificate (a row of the quality tables), ``check`` (a check on real data),
 ``classifiers`` (accuracy by classifier), ``points`` (a curve), ``data_bugs`` (faults found by ``inspect``),
-``annotation`` (students by number of labels), ``rows`` (speed). Anything else is named at the end.
+``annotation`` (students by number of labels), ``audit_runs`` (run audits), ``rows`` (speed). Anything else is named at
+the end.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 from results_sections import (
     annotation_section,
+    audits_section,
     bugs_section,
     checks_passed,
     checks_section,
@@ -80,7 +82,7 @@ def read_results(folder: Path) -> dict[str, Row]:
 def kind_of(row: Row) -> str:
     """Which section a file belongs to."""
     kinds = {"certificate": "quality", "check": "check", "classifiers": "classifiers", "points": "curve"}
-    kinds |= {"data_bugs": "bugs", "annotation": "annotation"}
+    kinds |= {"data_bugs": "bugs", "annotation": "annotation", "audit_runs": "audits"}
     found = next((kind for key, kind in kinds.items() if key in row), None)
     return found or ("speed" if is_speed(row) else "other")
 
@@ -103,6 +105,7 @@ def page(results: dict[str, Row]) -> str:
         ("Checks on real data", of["check"], checks_section),
         ("Faults found in private samples", of["bugs"], bugs_section),
         ("Annotation", of["annotation"], annotation_section),
+        ("Run audits", of["audits"], audits_section),
         ("Speed", of["speed"], speed_section),
         ("Other measurements", of["other"], other_section),
     )
@@ -112,7 +115,7 @@ def page(results: dict[str, Row]) -> str:
     return "\n".join(parts)
 
 
-KINDS = ("quality", "classifiers", "curve", "check", "bugs", "annotation", "speed", "other")
+KINDS = ("quality", "classifiers", "curve", "check", "bugs", "annotation", "audits", "speed", "other")
 
 
 def datasets(quality: dict[str, Row]) -> list[str]:

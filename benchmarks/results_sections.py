@@ -162,6 +162,47 @@ def annotation_section(files: dict[str, Row]) -> str:
     return "\n".join(parts)
 
 
+def audits_section(files: dict[str, Row]) -> str:
+    """What run audits of every method showed beside the claim, and whether the same attack sees missing noise."""
+    parts = [
+        "Whole runs on public digits with canaries in them ([audit.md](audit.md)); a run audit bounds epsilon from "
+        "below, and no bound may exceed the claim. In a *control* the mechanisms leave out their noise: an attack "
+        "that then exceeds the claim has the power to find such a bug, one that does not tells little.\n"
+    ]
+    for row in files.values():
+        rows = [
+            _audit_cells(row, method, attack, claim)
+            for method, claims in sorted(row["claims"].items())
+            for attack, claim in claims.items()
+        ]
+        told = (
+            f"**{row['runs']} runs of each method at epsilon {row['epsilon']:g}, delta {row['delta']:g}**, "
+            f"{row['canaries']} canaries each, all bounds together at {100 * row['confidence']:g} % (corrected for "
+            f"{row['corrected_for']:,}); claims are recomputed at the smaller delta of the audit: {origin(row)}\n"
+        )
+        head = ("method", "attack", "claim", "largest bound", "runs below the claim", "controls above it")
+        parts += [told, table((*head, "least bound of controls"), rows)]
+    return "\n".join(parts)
+
+
+def _audit_cells(row: Row, method: str, attack: str, claim: Row) -> tuple[str, ...]:
+    found: dict[bool, list[float]] = {False: [], True: []}
+    for run in row["audit_runs"]:
+        if run["method"] == method:
+            found[run["broken"]].append(run["attacks"][attack]["epsilon_lower"])
+    runs, controls = found[False], found[True]
+    below, above = (sum(bound <= claim["claimed"] for bound in some) for some in (runs, controls))
+    return (
+        method,
+        attack,
+        value(claim["claimed"], 2),
+        value(max(runs, default=None), 2),
+        f"{below} of {len(runs)}" if below == len(runs) else f"**{below} of {len(runs)}**",
+        f"{len(controls) - above} of {len(controls)}",
+        value(min(controls, default=None), 2),
+    )
+
+
 def other_section(files: dict[str, Row]) -> str:
     """Files of a kind that has no section of its own: where they are and how they came about."""
     return (

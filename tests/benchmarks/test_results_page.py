@@ -54,7 +54,21 @@ def results() -> dict[str, dict[str, object]]:
     ]
     classifier = {"classifier": "linear_svc", "accuracy": 0.915, "published": 0.92, "seconds": 3.0, "settings": "a | b"}
     speed = {"what": "critics", "unit": "steps/s", "ours": 2000.0, "rival": 100.0, "ratio": 20.0}
+    shown = {
+        "audit_runs": [
+            {"method": "dp-merf", "broken": broken, "attacks": {"black-box: x": {"epsilon_lower": bound}}}
+            for broken, bound in ((False, 0.0), (False, 0.25), (True, 0.0), (True, 3.0))
+        ],
+        "claims": {"dp-merf": {"black-box: x": {"claimed": 1.5}}},
+        "runs": 2,
+        "corrected_for": 8,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "canaries": 600,
+        "confidence": 0.9999,
+    }
     return {
+        "audit-runs": {**shown, **origin},
         "check-real-data-mnist": {"check": "real-data", "dataset": "mnist", "checks": {"fid": judged}, **origin},
         "classifiers-mnist-real": {
             "classifiers": [classifier],
@@ -85,7 +99,16 @@ def test_the_page_is_the_golden_one(script: ModuleType):
 
 def test_every_file_is_on_the_page(script: ModuleType):
     page = script.page(results())
-    for section in ("mnist", "scans", "Classifiers", "Curves", "Checks on real data", "Speed", "Other measurements"):
+    for section in (
+        "mnist",
+        "scans",
+        "Classifiers",
+        "Curves",
+        "Checks on real data",
+        "Run audits",
+        "Speed",
+        "Other measurements",
+    ):
         assert f"## {section}\n" in page
     assert "provisional" not in page
     assert "linear svc" in page
@@ -137,6 +160,13 @@ def test_ours_stands_with_the_published_rows_of_its_level(script: ModuleType):
     ours = next(number for number, line in enumerate(table) if "**gs-wgan**" in line)
     assert table[ours + 1].split("|")[2].strip() == "10"
     assert table[ours - 1].split("|")[2].strip() == "-"
+
+
+def test_a_run_above_its_claim_stands_out(script: ModuleType):
+    files = results()
+    assert "| dp-merf | black-box: x | 1.50 | 0.25 | 2 of 2 | 1 of 2 | 0.00 |" in script.page(files)
+    files["audit-runs"]["audit_runs"][0]["attacks"]["black-box: x"]["epsilon_lower"] = 1.6
+    assert "| dp-merf | black-box: x | 1.50 | 1.60 | **1 of 2** | 1 of 2 | 0.00 |" in script.page(files)
 
 
 def test_the_check_notices_a_page_that_is_out_of_date(script: ModuleType, tmp_path: Path, monkeypatch):
