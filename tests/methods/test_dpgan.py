@@ -87,7 +87,7 @@ def test_every_preset_is_tried_here():
 def test_the_preset_for_a_card_spends_the_whole_budget_on_steps_and_an_embedding():
     plan = plan_of("gpu", 10)
     assert 9.99 < plan.epsilon <= 10
-    assert [event.count for event in plan.events] == [40_000, 1]
+    assert [event.count for event in plan.events] == [50_000, 1]
 
 
 def test_what_a_preset_leaves_unspent_can_be_calibrated_away():

@@ -92,10 +92,10 @@ def paper_preset(noise_multiplier: float, batch: int, steps: int, **method: Any)
 
 # For 28x28 images on a graphics card: a longer fit, a stronger pull, and no generator step before five of the other.
 _GPU = {
-    "privacy": {"steps": 40_000, "batch": 512},
+    "privacy": {"steps": 50_000, "batch": 512},
     "method": {
-        "embedding": {"steps": 3000, "batch": 500},
-        "embedding_pull": 100.0,
+        "embedding": {"steps": 4000, "batch": 1000},
+        "embedding_pull": 150.0,
         "schedule": {"ladder": [5, 10, 20, 50, 100, 200]},
     },
     "runtime": {"precision": "bf16"},
