@@ -9,10 +9,10 @@
 ``quality`` trains on all clients with at least 100 images (FEMNIST: 359 writers, 36 classes; the paper has 866 writers,
 chosen by a classifier that is not published) and compares with images of the same writers that were held out. ``debug``
 inverts the pixels of half of the clients, trains one generator on suspects (all clients with the bug and a fifth as
-many without) and one on the others, and says by how much their generated images differ in brightness: that figure
-is made from generated images alone, so it is as private as they are. ``reference`` scores the real training images, for
-comparison. The Inception score is that of a classifier trained on the real images. Nothing here needs Flower. Results
-go to ``benchmarks/results``.
+many without) and one on the others, and lets ``understudy inspect`` compare the two: it sees generated images alone, so
+what it says is as private as they are. ``reference`` scores the real training images, for comparison. The Inception
+score is that of a classifier trained on the real images. Nothing here needs Flower. With ``--runs`` a task that was cut
+off goes on where it stands. Results go to ``benchmarks/results``.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ import numpy as np
 import torch
 
 import understudy as us
-from record import command_line, current_commit, device_name
+from record import command_line, current_commit, device_name, seconds_on_record
 from understudy.data.clients import with_clients
 from understudy.data.options import source_options
 from understudy.devices import choose_device
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
+from understudy.inspection.inspection import inspect_samples
+from understudy.inspection.samples import draw_samples
 from understudy.methods.configuration import apply_settings
 
 _LEAST_IMAGES = 100
+_INSPECTED = 500  # generated images of each class
 
 
 def main() -> None:
@@ -46,7 +49,7 @@ def main() -> None:
     if options.clients:
         train = some_clients(train, np.unique(train.client_ids)[: options.clients], options.clients)
     row = debug(options, train) if options.task == "debug" else score(options, train, test)
-    row["command"] = command_line(leave_out=("--results", "--weights", "--writers", "--commit"))
+    row["command"] = command_line(leave_out=("--results", "--weights", "--writers", "--commit", "--runs"))
     row |= {"commit": options.commit or current_commit(), "device": device_name(choose_device(options.device))}
     row["torch"] = torch.__version__
     target(options, "json").write_text(json.dumps(row, indent=1) + "\n")
@@ -89,8 +92,9 @@ def score(options: argparse.Namespace, train: us.ImageDataset, test: us.ImageDat
 def generated(options: argparse.Namespace, train: us.ImageDataset) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """Images of a generator trained on all clients, their labels, and what was promised and paid for them."""
     with tempfile.TemporaryDirectory() as folder:
-        release, seconds, last = run(options, train, Path(folder) / "run")
-        shutil.copy(Path(folder) / "run" / "release" / "samples.png", target(options, "png"))
+        place = (options.runs or Path(folder)) / "all"
+        release, seconds, last = run(options, train, place)
+        shutil.copy(place / "release" / "samples.png", target(options, "png"))
     images, labels = release.sample(options.samples)
     certificate = json.loads(release.certificate.to_json())
     promised = {
@@ -107,7 +111,7 @@ def generated(options: argparse.Namespace, train: us.ImageDataset) -> tuple[np.n
 
 
 def debug(options: argparse.Namespace, train: us.ImageDataset) -> dict[str, Any]:
-    """Two generators, and the brightness of what they draw."""
+    """Two generators, the brightness of what they draw, and what ``inspect`` says about them."""
     writers = np.random.default_rng(0).permutation(np.unique(train.client_ids))
     broken, healthy = np.split(writers, [len(writers) // 2])
     images = np.where(np.isin(train.client_ids, broken)[:, None, None, None], 255 - train.images, train.images)
@@ -115,18 +119,21 @@ def debug(options: argparse.Namespace, train: us.ImageDataset) -> dict[str, Any]
     mixed = len(broken) // 5
     groups = {"suspects": np.concatenate([broken, healthy[:mixed]]), "others": healthy[mixed:]}
     row: dict[str, Any] = {"method": options.method, "dataset": options.data, "task": "inverted pixels"}
+    releases = {}
     for name, members in groups.items():
         with tempfile.TemporaryDirectory() as folder:
-            own = some_clients(train, members, len(members))
-            release, seconds, _ = run(options, own, Path(folder) / "run")
-            shutil.copy(Path(folder) / "run" / "release" / "samples.png", target(options, "png", name))
-        drawn, _ = release.sample(2000)
+            own, place = some_clients(train, members, len(members)), (options.runs or Path(folder)) / name
+            releases[name], seconds, _ = run(options, own, place)
+            shutil.copy(place / "release" / "samples.png", target(options, "png", name))
+        drawn, _ = releases[name].sample(2000)
         row[name] = {
             "clients": len(members),
-            "epsilon": release.certificate.headline.epsilon,
+            "epsilon": releases[name].certificate.headline.epsilon,
             "brightness_of_generated_images": round(float(drawn.mean()) / 255, 4),
             "train_seconds": round(seconds, 1),
         }
+    suspects, others = (draw_samples(release, _INSPECTED, name) for name, release in releases.items())
+    row["inspect"] = inspect_samples(suspects, others).sentences()
     return row
 
 
@@ -135,12 +142,18 @@ def some_clients(data: us.ImageDataset, members: np.ndarray, enrolled: int) -> u
 
 
 def run(options: argparse.Namespace, data: us.ImageDataset, folder: Path) -> tuple[us.Release, float, dict[str, Any]]:
+    """The release, the seconds of its training and the last line of its progress; a run that is there is continued."""
     started = time.perf_counter()
+    if (folder / "run.json").exists():
+        return us.resume(data, folder), seconds_on_record(folder), last_progress(folder)
     config = apply_settings({"runtime": {"device": options.device}}, options.settings)
     given = replace(us.TrainOptions(), config=config, preset=options.preset)
     release = us.train(options.method, data, us.Budget(options.epsilon, options.delta), folder, given)
-    last = json.loads((folder / "progress.jsonl").read_text().splitlines()[-1])
-    return release, time.perf_counter() - started, last
+    return release, time.perf_counter() - started, last_progress(folder)
+
+
+def last_progress(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "progress.jsonl").read_text().splitlines()[-1]))
 
 
 def target(options: argparse.Namespace, suffix: str, part: str = "") -> Path:
@@ -173,6 +186,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--variant", default="", help="added to the file names")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--weights", type=Path, help="Inception weights; searched for where not given")
+    parser.add_argument("--runs", type=Path, help="keep the runs here, and go on where they stand")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     return parser.parse_args()
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 import understudy as us
-from record import command_line, current_commit, device_name
+from record import command_line, current_commit, device_name, seconds_on_record
 from understudy.devices import choose_device
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.methods.configuration import apply_settings
@@ -81,13 +81,6 @@ def claimed(release: us.Release) -> dict[str, float | None]:
     """Epsilon and delta of the certificate; null for a method that is not private."""
     private = release.certificate.not_private is None
     return {name: getattr(release.certificate.headline, name) if private else None for name in ("epsilon", "delta")}
-
-
-def seconds_on_record(run: Path) -> float:
-    """The seconds of all parts of a resumed run: the clock of its progress starts anew with each."""
-    clock = [json.loads(line)["seconds"] for line in (run / "progress.jsonl").read_text().splitlines()]
-    ends = [now for now, after in zip(clock, [*clock[1:], 0.0], strict=True) if after < now]
-    return float(sum(ends))
 
 
 def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:

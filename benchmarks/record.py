@@ -1,11 +1,13 @@
-"""What every benchmark writes beside its figures: the command, the commit and the machine."""
+"""What every benchmark writes beside its figures: the command, the commit, the machine and the time."""
 
 from __future__ import annotations
 
+import json
 import platform
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 
@@ -36,3 +38,10 @@ def command_line(leave_out: tuple[str, ...] = ()) -> str:
         else:
             kept.append(word)
     return shlex.join(["python", sys.argv[0], *kept])
+
+
+def seconds_on_record(run: Path) -> float:
+    """The seconds of all parts of a resumed run: the clock of its progress starts anew with each."""
+    clock = [json.loads(line)["seconds"] for line in (run / "progress.jsonl").read_text().splitlines()]
+    ends = [now for now, after in zip(clock, [*clock[1:], 0.0], strict=True) if after < now]
+    return float(sum(ends))
