@@ -15,7 +15,7 @@ test: $(STAMP)
 
 test-full: $(STAMP)
 	$(BIN)/pytest -n 2
-	$(BIN)/python -m tests.faults.campaign
+	$(MAKE) test-faults fuzz test-mutations
 
 test-faults: $(STAMP)
 	$(BIN)/python -m tests.faults.campaign --json benchmarks/results/faults.json

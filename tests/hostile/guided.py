@@ -25,6 +25,8 @@ _CASES = {
     "npz": 4_000,
     "idx": 3_000,
     "ledger": 3_000,
+    "federated-answer": 3_000,
+    "federated-contract": 3_000,
 }
 
 

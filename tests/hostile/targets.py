@@ -27,7 +27,7 @@ from understudy.privacy.ledger import Ledger
 from understudy.release import export
 from understudy.release.config import read_config
 
-from . import seeds
+from . import federation, seeds
 from .mutations import Mutator, mutate_archive, mutate_bytes, mutate_json, nest
 
 
@@ -195,6 +195,9 @@ TARGETS = {
         Target("leaf", seeds.writers, _JSON, 1_500, _leaf),
         Target("run-description", seeds.descriptions, _JSON, 5_000, _description),
         Target("ledger", seeds.ledgers, (mutate_bytes, nest), 4_000, _ledger),
+        Target("federated-question", federation.questions, (mutate_bytes,), 600, federation.ask_clients),
+        Target("federated-answer", federation.answers, (mutate_bytes,), 8_000, federation.hear_answer),
+        Target("federated-contract", federation.contracts, _JSON, 4_000, federation.sign_contract),
         Target("class-names", lambda: [b"cat,dog,a/b,../x,.,..,CON,a,A"], (mutate_bytes,), 3_000, _class_names),
     )
 }
