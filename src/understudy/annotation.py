@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from understudy.data.dataset import ImageDataset
 from understudy.devices import check_memory, choose_device, explained_memory_errors
@@ -28,7 +30,8 @@ from understudy.privacy.randomness import OS_ENTROPY, Randomness
 from understudy.release.annotated import ANNOTATED, AnnotatorConfig, annotated_config, check_base, plan_annotation
 from understudy.release.folders import CERTIFICATE
 from understudy.release.release import Release, build_release, load
-from understudy.training.private_classifier import ClassifierSteps, ClassifierStepSettings
+from understudy.training.private_sgd import PrivateSgd, SgdSettings
+from understudy.training.private_step_examples import Examples
 from understudy.training.run import Run, locked
 from understudy.training.states import Resumable
 from understudy.workflow import (
@@ -137,18 +140,24 @@ def _train(run: Run, base: Release, options: TrainOptions) -> Release:
 def _train_annotator(run: Run, generator: AnnotatedGenerator) -> None:
     """DP-SGD on the classifier; where a crash lost reserved steps there are fewer of them, never more.
 
-    Privacy: all private reads are those of ``ClassifierSteps``; what is reported are steps and spending.
+    Privacy: all private reads are those of ``PrivateSgd``; what is reported are steps and spending.
     """
     config = run.plan.config
     assert isinstance(config, AnnotatorConfig)
-    settings = ClassifierStepSettings(config.privacy.batch or 1, config.privacy.clip, config.method.learning_rate)
-    stepping = ClassifierSteps(run, generator.annotator, settings, run.plan.events[0])
-    for step in Resumable(run, generator, stepping.parts()).steps(run.plan.steps):
+    settings = SgdSettings(config.privacy.batch or 1, config.privacy.clip, config.method.learning_rate)
+    stepping = PrivateSgd(run, generator.annotator, settings, run.plan.events[0], _label_losses)
+    for step in Resumable(run, generator, {"annotator_optimizer": stepping.optimizer}).steps(run.plan.steps):
         if stepping.remaining:
             stepping.take()
         if step % max(1, run.plan.steps // _REPORTS) == 0 or step == run.plan.steps:
             stepping.check_finite()
             run.report(step, annotator_steps=step)
+
+
+def _label_losses(logits: Tensor, records_private: Examples) -> Tensor:
+    """The cross-entropy of each record's label."""
+    assert records_private.labels is not None, "checked by the plan"
+    return cross_entropy(logits, records_private.labels, reduction="none")
 
 
 def _generator(plan: Plan, base: Release) -> AnnotatedGenerator:

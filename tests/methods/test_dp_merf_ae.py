@@ -16,7 +16,7 @@ from understudy.data.domain import Domain
 from understudy.errors import AbortedRun, CheckError, InputError
 from understudy.methods.base import configure
 from understudy.methods.registry import get_method
-from understudy.models.autoencoder import Autoencoder, Encoder, into_unit_ball
+from understudy.models.autoencoder import Autoencoder, Encoder, into_unit_ball, reconstruction_losses
 from understudy.models.decoder_generator import DecoderGenerator
 from understudy.models.generator import GeneratorConfig
 from understudy.privacy import accounting
@@ -28,7 +28,7 @@ from understudy.release.release import load
 from understudy.training import code_embedding
 from understudy.training.code_embedding import CodeEmbedding
 from understudy.training.mean_embedding import Embedding
-from understudy.training.private_autoencoder import AutoencoderSteps, AutoencoderStepSettings
+from understudy.training.private_sgd import PrivateSgd, SgdSettings
 from understudy.training.run import Run
 
 from ..helpers import BUDGET, CLASSES, case_of, tiny_data, tiny_train, with_labels
@@ -100,7 +100,7 @@ def test_each_image_is_encoded_by_itself():
 # Sensitivity of the auto-encoder's steps
 
 
-def stepping_of(folder, data, *, clip: float = 0.1, seed: int = 1) -> tuple[AutoencoderSteps, Autoencoder]:
+def stepping_of(folder, data, *, clip: float = 0.1, seed: int = 1) -> tuple[PrivateSgd, Autoencoder]:
     """Steps inside a run in which every record takes part (a rate of one), from the same weights each time."""
     method = get_method("dp-merf-ae")
     plan = method.plan(configure(method, case_of("dp-merf-ae").config()), data.domain, BUDGET)
@@ -110,7 +110,9 @@ def stepping_of(folder, data, *, clip: float = 0.1, seed: int = 1) -> tuple[Auto
     network = Autoencoder(Encoder((1, 8, 8), 3, 2), generator.decoder)
     event = Event(noise_multiplier=1.0, sensitivity="C", sampling=PoissonSampling(rate=1.0), count=5, purpose="steps")
     batch = data.domain.nominal_records
-    return AutoencoderSteps(run, network, AutoencoderStepSettings(batch, clip, 1e-3, (0.9, 0.999)), event), network
+    settings = SgdSettings(batch, clip, learning_rate=1e-3)
+    steps = PrivateSgd(run, network, settings, event, lambda raw, seen: reconstruction_losses(raw, seen.images))
+    return steps, network
 
 
 @pytest.fixture
@@ -165,7 +167,7 @@ def test_the_update_carries_the_accounted_noise_over_the_public_batch(tmp_path, 
     data = with_labels([])
     stepping, _ = stepping_of(tmp_path, data, clip=0.5)
     seen: list[torch.Tensor] = []
-    monkeypatch.setattr(type(stepping._optimizer), "step", lambda self, update_dp: seen.append(update_dp.double()))
+    monkeypatch.setattr(type(stepping.optimizer), "step", lambda self, update_dp: seen.append(update_dp.double()))
     for _ in range(5):
         stepping.take()
     noise = torch.cat(seen).numpy()

@@ -16,7 +16,7 @@ from understudy.audit.presence import Units, presence
 from understudy.audit.rounds import audited_rounds
 from understudy.files import make_folder
 from understudy.methods.base import Method
-from understudy.methods.dp_merf_ae import DpMerfAe, DpMerfAeConfig
+from understudy.methods.dp_merf_ae import DpMerfAe, DpMerfAeConfig, autoencoder_steps
 from understudy.methods.dpgan import DpGan, DpGanConfig
 from understudy.methods.fedavg_gan import FedAvgConfig, FedAvgGan
 from understudy.models.autoencoder import Autoencoder, Encoder
@@ -27,7 +27,6 @@ from understudy.privacy.ledger import Ledger
 from understudy.privacy.mechanisms import clip_rows
 from understudy.privacy.randomness import Randomness
 from understudy.training.per_example_layout import FlatParameters
-from understudy.training.private_autoencoder import AutoencoderSteps, AutoencoderStepSettings
 from understudy.training.private_step import DiscriminatorStep
 from understudy.training.private_step_examples import Fakes
 from understudy.training.run import Run
@@ -122,8 +121,7 @@ def _autoencoder(run: Run, audited: AuditedRun) -> Steps:
     )
     network = Autoencoder(Encoder(domain.shape, settings.code, width), DecoderGenerator(drawing).decoder)
     clip = config.privacy.clip
-    chosen = AutoencoderStepSettings(config.privacy.batch or 1, clip, settings.learning_rate, settings.betas)
-    steps = AutoencoderSteps(run, network, chosen, run.plan.events[0])
+    steps = autoencoder_steps(run, network, config)
 
     def loss(raw: Tensor, images: Tensor) -> Tensor:
         return binary_cross_entropy_with_logits(raw, images, reduction="none").flatten(1).mean(dim=1)

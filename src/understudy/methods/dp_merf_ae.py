@@ -5,7 +5,7 @@ Practical Synthetic Data Generation", arXiv 2002.11603 (2020), the variant that 
 
 The budget is split in two, and the plan shows the split:
 
-1. An auto-encoder is trained by DP-SGD on Poisson batches (``training/private_autoencoder.py``).
+1. An auto-encoder is trained by DP-SGD on Poisson batches (``training/private_sgd.py``).
 2. Every image is encoded, and the class-wise sum of random Fourier features of the codes is released once with noise
    (``training/code_embedding.py``). Codes are kept inside the unit ball, so that the length scale can be a public
    constant; their features have norm one whatever they are, so the sensitivity is exact.
@@ -38,7 +38,7 @@ from understudy.training.settings import Count, Positive
 if TYPE_CHECKING:
     from understudy.models import autoencoder, decoder_generator
     from understudy.models import generator as generators
-    from understudy.training import code_embedding, mean_embedding, private_autoencoder, states
+    from understudy.training import code_embedding, mean_embedding, private_sgd, states
     from understudy.training.run import Run
 else:
     autoencoder = LazyModule("understudy.models.autoencoder")
@@ -46,7 +46,7 @@ else:
     decoder_generator = LazyModule("understudy.models.decoder_generator")
     generators = LazyModule("understudy.models.generator")
     mean_embedding = LazyModule("understudy.training.mean_embedding")
-    private_autoencoder = LazyModule("understudy.training.private_autoencoder")
+    private_sgd = LazyModule("understudy.training.private_sgd")
     states = LazyModule("understudy.training.states")
 
 _PURPOSE = "auto-encoder steps"
@@ -127,10 +127,15 @@ class DpMerfAe(Method):
         generator = _generator(run)
         encoder = autoencoder.Encoder(run.plan.domain.shape, settings.autoencoder.code, settings.autoencoder.width or 1)
         network = autoencoder.Autoencoder(encoder, generator.decoder).to(run.device)
-        stepping = private_autoencoder.AutoencoderSteps(run, network, _step_settings(config), run.plan.events[0])
+        stepping = autoencoder_steps(run, network, config)
         embedding = code_embedding.CodeEmbedding.of_run(run, encoder, settings.autoencoder.code, settings.embedding)
         fit = code_embedding.CodeFit(generator, embedding, settings.embedding)
-        progress = states.Resumable(run, generator, {**stepping.parts(), **fit.parts()})
+        kept: dict[str, states.Stateful] = {
+            "encoder": encoder,
+            "autoencoder_optimizer": stepping.optimizer,
+            **fit.parts(),
+        }
+        progress = states.Resumable(run, generator, kept)
         target = None
         for step in progress.steps(run.plan.steps):
             if step <= (config.privacy.steps or 0):
@@ -143,7 +148,7 @@ class DpMerfAe(Method):
         return generator
 
 
-def _train_autoencoder(run: Run, stepping: private_autoencoder.AutoencoderSteps, step: int) -> None:
+def _train_autoencoder(run: Run, stepping: private_sgd.PrivateSgd, step: int) -> None:
     """One step by DP-SGD; where a crash lost reserved steps there are fewer of them, never more."""
     if stepping.remaining:
         stepping.take()
@@ -183,10 +188,16 @@ def _step_event(config: DpMerfAeConfig, domain: Domain, noise_multiplier: float)
     )
 
 
-def _step_settings(config: DpMerfAeConfig) -> private_autoencoder.AutoencoderStepSettings:
+def autoencoder_steps(run: Run, network: autoencoder.Autoencoder, config: DpMerfAeConfig) -> private_sgd.PrivateSgd:
+    """DP-SGD on the auto-encoder of a run; the loss of an image is that of its reconstruction."""
     settings, privacy = config.method.autoencoder, config.privacy
-    return private_autoencoder.AutoencoderStepSettings(
-        privacy.batch or 1, privacy.clip, settings.learning_rate, settings.betas
+    chosen = private_sgd.SgdSettings(privacy.batch or 1, privacy.clip, settings.learning_rate, settings.betas)
+    return private_sgd.PrivateSgd(
+        run,
+        network,
+        chosen,
+        run.plan.events[0],
+        lambda raw, records_private: autoencoder.reconstruction_losses(raw, records_private.images),
     )
 
 

@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from understudy.models.generator import Generator
 
@@ -46,3 +47,8 @@ class Autoencoder(nn.Module):
         labels = torch.zeros(len(images), dtype=torch.long, device=images.device)
         raw: Tensor = self.decoder(self.encoder(images), labels)
         return raw
+
+
+def reconstruction_losses(raw: Tensor, images: Tensor) -> Tensor:
+    """The binary cross-entropy (N,) of each reconstruction, averaged over its pixels."""
+    return binary_cross_entropy_with_logits(raw, images.float(), reduction="none").flatten(1).mean(dim=1)
