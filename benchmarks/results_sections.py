@@ -180,23 +180,33 @@ def audits_section(files: dict[str, Row]) -> str:
             f"{row['canaries']} canaries each, all bounds together at {100 * row['confidence']:g} % (corrected for "
             f"{row['corrected_for']:,}); claims are recomputed at the smaller delta of the audit: {origin(row)}\n"
         )
-        head = ("method", "attack", "claim", "largest bound", "runs below the claim", "controls above it")
+        head = (
+            "method",
+            "attack",
+            "claim",
+            "largest bound",
+            "right guesses",
+            "runs below the claim",
+            "controls above it",
+        )
         parts += [told, table((*head, "least bound of controls"), rows)]
     return "\n".join(parts)
 
 
 def _audit_cells(row: Row, method: str, attack: str, claim: Row) -> tuple[str, ...]:
-    found: dict[bool, list[float]] = {False: [], True: []}
+    found: dict[bool, list[Row]] = {False: [], True: []}
     for run in row["audit_runs"]:
         if run["method"] == method:
-            found[run["broken"]].append(run["attacks"][attack]["epsilon_lower"])
-    runs, controls = found[False], found[True]
+            found[run["broken"]].append(run["attacks"][attack])
+    guesses, correct = (sum(figure[name] for figure in found[False]) for name in ("guesses", "correct"))
+    runs, controls = ([figure["epsilon_lower"] for figure in found[broken]] for broken in (False, True))
     below, above = (sum(bound <= claim["claimed"] for bound in some) for some in (runs, controls))
     return (
         method,
         attack,
         value(claim["claimed"], 2),
         value(max(runs, default=None), 2),
+        share(correct / guesses if guesses else None),
         f"{below} of {len(runs)}" if below == len(runs) else f"**{below} of {len(runs)}**",
         f"{len(controls) - above} of {len(controls)}",
         value(min(controls, default=None), 2),

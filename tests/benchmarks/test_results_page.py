@@ -56,7 +56,11 @@ def results() -> dict[str, dict[str, object]]:
     speed = {"what": "critics", "unit": "steps/s", "ours": 2000.0, "rival": 100.0, "ratio": 20.0}
     shown = {
         "audit_runs": [
-            {"method": "dp-merf", "broken": broken, "attacks": {"black-box: x": {"epsilon_lower": bound}}}
+            {
+                "method": "dp-merf",
+                "broken": broken,
+                "attacks": {"black-box: x": {"epsilon_lower": bound, "guesses": 40, "correct": 21}},
+            }
             for broken, bound in ((False, 0.0), (False, 0.25), (True, 0.0), (True, 3.0))
         ],
         "claims": {"dp-merf": {"black-box: x": {"claimed": 1.5}}},
@@ -164,9 +168,9 @@ def test_ours_stands_with_the_published_rows_of_its_level(script: ModuleType):
 
 def test_a_run_above_its_claim_stands_out(script: ModuleType):
     files = results()
-    assert "| dp-merf | black-box: x | 1.50 | 0.25 | 2 of 2 | 1 of 2 | 0.00 |" in script.page(files)
+    assert "| dp-merf | black-box: x | 1.50 | 0.25 | 52.5 % | 2 of 2 | 1 of 2 | 0.00 |" in script.page(files)
     files["audit-runs"]["audit_runs"][0]["attacks"]["black-box: x"]["epsilon_lower"] = 1.6
-    assert "| dp-merf | black-box: x | 1.50 | 1.60 | **1 of 2** | 1 of 2 | 0.00 |" in script.page(files)
+    assert "| dp-merf | black-box: x | 1.50 | 1.60 | 52.5 % | **1 of 2** | 1 of 2 | 0.00 |" in script.page(files)
 
 
 def test_the_check_notices_a_page_that_is_out_of_date(script: ModuleType, tmp_path: Path, monkeypatch):
