@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import understudy as us
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.inspection.changes import possible_changes, small
 from understudy.inspection.inspection import NOT_PRIVATE, PRIVATE, inspect_samples
-from understudy.inspection.samples import Samples, real_samples
+from understudy.inspection.samples import Samples, draw_samples, real_samples
 
+from ..federated.helpers import federated_data, tiny_config
 from .building import CHANGES, PER_CLASS, digits, inverse, quarter_turn, samples, some
 
 
@@ -111,6 +113,21 @@ def test_blank_images_and_a_collapsed_class_are_found_without_a_reference():
 def shares(**changed: float) -> tuple[float, ...]:
     values = [changed.get(f"class_{label}", 0.1) for label in range(10)]
     return tuple(value / sum(values) for value in values)
+
+
+def test_a_class_that_is_missing_from_the_normal_release_is_common_in_the_suspect():
+    usual = samples(0, shares=shares(class_7=0.0), deviation=0.0)
+    findings = inspect_samples(samples(1, shares=shares(), deviation=0.0), usual).findings
+    assert [(finding.name, finding.classes) for finding in findings] == [("imbalance", ("7",))]
+    assert "Class 7 is common" in findings[0].sentence
+
+
+def test_the_law_of_labels_of_a_federation_says_nothing_about_balance(tmp_path):
+    """Embeddings of clients have norm one whatever they hold, so nobody knows the noise in the shares."""
+    options = us.TrainOptions(config=tiny_config())
+    release = us.train("gs-wgan-federated", federated_data(), us.Budget(10, 1e-5), tmp_path / "run", options)
+    assert release.generator.config.label_weights is not None
+    assert draw_samples(release, 40, "suspects").shares is None
 
 
 def test_missing_and_rare_classes_are_found_in_the_law_of_labels():

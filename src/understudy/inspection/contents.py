@@ -157,7 +157,7 @@ def _imbalance(name: str, share: float, expected: float, bound: float, factor: f
         name="missing-class" if state == "practically missing" else "imbalance",
         sentence=f"Class {name} is {state}: {100 * share:.1f} % of the images, against {compared}.",
         statistic="how many times rarer or commoner the class is, less six deviations of the noise in the shares",
-        estimate=max(share, 1e-9) / expected if share > expected else expected / max(share, 1e-9),
+        estimate=max(share, expected) / max(min(share, expected), 1e-9),
         bound=bound,
         margin=factor,
         classes=(name,),

@@ -26,7 +26,8 @@ class Samples:
     """Images of each class, which are independent draws of one law; an unlabelled set has the one class "all images".
 
     ``shares`` is the law of the classes where it was learnt from the data, and ``deviation`` of how much noise in it
-    the certificate speaks; both are None where the law was declared and says nothing about the data.
+    the certificate speaks; both are None where the law was declared and says nothing about the data, or where nobody
+    can tell how much noise is in it.
     """
 
     name: str
@@ -62,13 +63,11 @@ def draw_samples(release: Release, per_class: int, name: str) -> Samples:
     _check_classes(release.domain)
     labels = [None] if release.domain.classes is None else [[label] for label in range(release.domain.classes)]
     images = tuple(release.sample(per_class, label)[0] for label in labels)
-    weights = release.generator.config.label_weights
-    if weights is None:
+    weights, deviation = release.generator.config.label_weights, _deviation_of_shares(release)
+    if weights is None or deviation is None:
         return Samples(name, release.domain, images)
     total = sum(weights)
-    return Samples(
-        name, release.domain, images, tuple(weight / total for weight in weights), _deviation_of_shares(release)
-    )
+    return Samples(name, release.domain, images, tuple(weight / total for weight in weights), deviation)
 
 
 def real_samples(data: ImageDataset, per_class: int) -> Samples:
@@ -133,17 +132,20 @@ def _check_classes(domain: Domain) -> None:
         raise InputError(f"inspect: {domain.classes} classes; at most {MOST_CLASSES} can be shown on one page")
 
 
-def _deviation_of_shares(release: Release) -> float:
+def _deviation_of_shares(release: Release) -> float | None:
     """The standard deviation of the noise in the share of a class, as far as config and certificate state it.
 
     Class sizes come with the noisy embedding: a record counts with the square root of ``size_share``, and the noise of
-    the whole has the event's multiplier.
+    the whole has the event's multiplier. None where clients sent embeddings of norm one, whatever they hold: how much
+    noise that means for a share depends on how alike the clients are, which no release states.
     """
-    unsampled = [event.noise_multiplier for event in release.certificate.events if event.sampling.kind == "none"]
+    unsampled = [event for event in release.certificate.events if event.sampling.kind == "none"]
     share = _setting(release.method_config, "size_share")
     if not unsampled or share is None:
         return 0.0
-    return min(unsampled) / share**0.5 / release.domain.nominal_records
+    if any(event.unit == "client" for event in unsampled):
+        return None
+    return min(event.noise_multiplier for event in unsampled) / share**0.5 / release.domain.nominal_records
 
 
 def _setting(values: Mapping[str, Any], name: str) -> float | None:
