@@ -227,7 +227,8 @@ def rival(row: Row, published: Sequence[PublishedRow]) -> str:
     if level is None or not same:
         return "-"
     best = max(same, key=lambda other: other.cnn_accuracy or 0.0)
-    return f"{value(best.fid, absent='-')} / {share(best.cnn_accuracy, '-')}"
+    apart = f" at epsilon {level:,g}" if level > 2 * row["epsilon"] else ""
+    return f"{value(best.fid, absent='-')} / {share(best.cnn_accuracy, '-')}{apart}"
 
 
 if __name__ == "__main__":
