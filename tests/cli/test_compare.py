@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,21 @@ def test_the_same_command_keeps_what_is_finished_and_more_methods_add_to_it(
     assert result["rows"][2]["epsilon"] is None
     assert "all of them together have none" in result["totals"][0]["in_words"]
     assert finished == {path: path.stat().st_mtime_ns for path in finished}
+
+
+def test_a_copied_comparison_goes_on_only_if_it_is_declared_to_be_moved(
+    call: Caller, arguments: list[object], tmp_path: Path
+):
+    assert call(*arguments, *tiny("dp-merf", "dp-hp")).code == 0
+    copy = shutil.copytree(tmp_path / "all", tmp_path / "copy")
+    shutil.rmtree(copy / "runs" / "dp-hp" / "release")
+    elsewhere = [*arguments[:-1], copy, *tiny("dp-merf", "dp-hp")]
+    refused = call(*elsewhere)
+    assert refused.code == 2
+    assert "--moved" in refused.err
+    accepted = call(*elsewhere, "--moved")
+    assert accepted.code == 0, accepted.err
+    assert verify(copy / "runs" / "dp-hp").passed
 
 
 def test_side_by_side_in_processes_of_their_own(call: Caller, arguments: list[object], tmp_path: Path):

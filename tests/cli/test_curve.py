@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,22 @@ def test_the_same_command_keeps_what_is_finished_and_more_values_add_points(
     assert "method.steps=2,4,6" in more["command"]
     assert finished == {path: path.stat().st_mtime_ns for path in finished}
     assert counted(tmp_path / "sweep") == [1, 2, 3]
+
+
+def test_a_copied_sweep_goes_on_only_if_it_is_declared_to_be_moved(
+    call: Caller, arguments: list[object], tmp_path: Path
+):
+    over = [*TEN, "--over", "method.steps=2,4"]
+    assert call(*arguments, *over).code == 0
+    copy = shutil.copytree(tmp_path / "sweep", tmp_path / "copy")
+    half_run = next(copy.glob("points/*"))
+    shutil.rmtree(half_run / "release")
+    refused = call(*arguments[:-1], copy, *over)
+    assert refused.code == 2
+    assert "--moved" in refused.err
+    accepted = call(*arguments[:-1], copy, *over, "--moved")
+    assert accepted.code == 0, accepted.err
+    assert verify(half_run).passed
 
 
 def test_repeats_are_runs_of_their_own(call: Caller, arguments: list[object], tmp_path: Path):

@@ -15,12 +15,17 @@ from understudy.cli.options import (
     ConfigFile,
     DataOptions,
     Declare,
+    Device,
     Json,
+    Moved,
     Records,
+    Resume,
+    Seed,
     Settings,
     Shape,
     print_json,
     read_settings,
+    refuse_moved_alone,
 )
 from understudy.cli.progress import show_progress, stop_on_signals
 from understudy.errors import InputError
@@ -63,14 +68,10 @@ def command(
     declare: Declare = None,
     config: ConfigFile = None,
     settings: Settings = None,
-    device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="For tests only: marks the run as not for release.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in OUT as it was started.")] = False,
-    moved: Annotated[
-        bool, typer.Option("--moved", help="With --resume: OUT is a copy, and no other copy of the run is continued.")
-    ] = False,
+    device: Device = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    moved: Moved = False,
     as_json: Json = False,
 ) -> None:
     """Name the images of a generator that was trained without labels, within a budget for both together.
@@ -79,8 +80,7 @@ def command(
     for; its certificate holds the events of both parts. With an annotated RELEASE, --images and --to label further
     images at no cost.
     """
-    if moved and not resume:
-        raise InputError("--moved: it says that a run to be continued was moved; pass it together with --resume")
+    refuse_moved_alone(moved, resume)
     if (images is None) != (to is None):
         raise InputError("annotate: --images names what to label and --to where it goes; pass both or neither")
     if data is None and (images is None or out is not None or resume):

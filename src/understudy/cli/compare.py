@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from understudy.cli.options import (
+    AllMoved,
     Classes,
     ConfigFile,
     Data,
     DataOptions,
     Declare,
+    Device,
     Json,
     Records,
     Shape,
@@ -57,7 +59,8 @@ def command(
     classes: Classes = None,
     shape: Shape = None,
     declare: Declare = None,
-    device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
+    device: Device = None,
+    moved: AllMoved = False,
     as_json: Json = False,
 ) -> None:
     """Train and evaluate several methods on the same data, and write one page with all of them.
@@ -88,6 +91,7 @@ def command(
             samples=samples,
             fast=fast,
             test_data=test_data,
+            moved=moved,
         )
         for name in names
     ]

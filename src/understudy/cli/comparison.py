@@ -89,7 +89,7 @@ def bring_to_end(task: Task) -> None:
     request = Request(task.method, task.folder, task.epsilon, task.delta, task.config, None, task.preset)
     if not (task.folder / "release").is_dir():
         if (task.folder / "run.json").exists():
-            continue_run(replace(request, config={}, preset=None), task.source)
+            continue_run(replace(request, config={}, preset=None), task.source, task.moved)
         else:
             start_run(request, task.source)
     choices = Choices(fast=task.fast, cache=True, device=task.device)
@@ -145,7 +145,7 @@ def _remember(tasks: Sequence[Task], out: Path, data: ImageDataset) -> list[Task
 
 def _described(task: Task) -> dict[str, Any]:
     """What a method was asked for; where the data lie is not written down, and figures may be added later."""
-    left_out = ("folder", "source", "metrics", "test_data")
+    left_out = ("folder", "source", "metrics", "test_data", "moved")
     told = {key: value for key, value in task.as_dict().items() if key not in left_out}
     return json.loads(json.dumps(told)) | {"test_data": task.test_data}
 

@@ -33,6 +33,7 @@ class Task:
     samples: int | None = None
     fast: bool = False
     test_data: str | None = None
+    moved: bool = False  # its folder is a copy
 
     @property
     def held_out(self) -> tuple[DataOptions, str]:

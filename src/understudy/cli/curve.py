@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from understudy.cli.options import (
+    AllMoved,
     Classes,
     ConfigFile,
     DataOptions,
     Declare,
+    Device,
     Json,
     Preset,
     Records,
@@ -58,7 +60,8 @@ def command(
     preset: Preset = None,
     config: ConfigFile = None,
     settings: Settings = None,
-    device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
+    device: Device = None,
+    moved: AllMoved = False,
     as_json: Json = False,
 ) -> None:
     """Train and evaluate a run for every value, and draw quality against privacy.
@@ -73,7 +76,7 @@ def command(
     if collect:
         used = {"--data": data, "--epsilon": epsilon, "--delta": delta, "--config": config, "--set": settings}
         used |= {"--samples": samples, "--device": device, "--preset": preset, "--fast": fast or None}
-        used |= {"--test-data": test_data}
+        used |= {"--test-data": test_data, "--moved": moved or None}
         used |= {"--repeats": repeats if repeats != 1 else None}
         _refuse("--collect draws finished runs", {name: value for name, value in used.items() if value is not None})
         result = collect_runs([Path(folder) for folder in what], over or [], _names(metrics), out)
@@ -95,6 +98,7 @@ def command(
             preset=preset,
             fast=fast,
             test_data=test_data,
+            moved=moved,
         )
         result = run_sweep(sweep)
     if as_json:

@@ -14,15 +14,21 @@ from understudy.cli.options import (
     Data,
     DataOptions,
     Declare,
+    Device,
     Json,
+    Moved,
     Preset,
     Records,
+    Resume,
+    RunFolder,
+    Seed,
     Settings,
     Shape,
     parse_declarations,
     parse_shape,
     print_json,
     read_settings,
+    refuse_moved_alone,
 )
 from understudy.errors import InputError
 
@@ -42,7 +48,7 @@ def simulate(
     data: Data,
     epsilon: Epsilon,
     delta: Delta,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the run; its release will be in OUT/release.")],
+    out: RunFolder,
     clients: Annotated[
         int | None, typer.Option("--clients", help="Enrolled clients; records of data without clients are dealt out.")
     ] = None,
@@ -54,11 +60,10 @@ def simulate(
     preset: Preset = None,
     config: ConfigFile = None,
     settings: Settings = None,
-    device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="For tests only: marks the run as not for release.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in OUT as it was started.")] = False,
+    device: Device = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    moved: Moved = False,
     as_json: Json = False,
 ) -> None:
     """Train with all clients in this process: the same ledger and certificate as with real ones."""
@@ -68,13 +73,14 @@ def simulate(
     from understudy.workflow import TrainOptions, train
     from understudy.workflow import resume as continue_run
 
+    refuse_moved_alone(moved, resume)
     source = DataOptions(data, records, classes, shape, declare or ())
     values = read_settings(config, settings, device)
     loaded = with_clients(source.load(), clients)
     with stop_on_signals() as stop, show_progress() as listener:
         options = TrainOptions(values, seed, listener, stop, source=source.as_dict(), preset=preset)
         if resume:
-            release = continue_run(loaded, out, replace(options, config=None, preset=None, seed=None))
+            release = continue_run(loaded, out, replace(options, config=None, preset=None, seed=None, moved=moved))
         else:
             release = train(method, loaded, Budget(epsilon, delta), out, options)
     _tell(release, out, as_json)

@@ -52,9 +52,23 @@ Settings = Annotated[
         "--set", metavar="GROUP.KEY=VALUE", help="One setting, e.g. method.steps=2000. Repeat it for several."
     ),
 ]
+Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="For tests only: marks the run as not for release.")]
+RunFolder = Annotated[Path, typer.Option("--out", help="Folder of the run; its release will be in OUT/release.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in OUT as it was started.")]
+Moved = Annotated[
+    bool, typer.Option("--moved", help="With --resume: OUT is a copy, and no other copy of the run is continued.")
+]
+AllMoved = Annotated[bool, typer.Option("--moved", help="OUT is a copy, and no other copy of its runs is continued.")]
 ReleaseFolder = Annotated[
     Path, typer.Argument(metavar="RELEASE", help="Folder of a release, or of the run that made it.")
 ]
+
+
+def refuse_moved_alone(moved: bool, resume: bool) -> None:
+    """``--moved`` without ``--resume`` means nothing."""
+    if moved and not resume:
+        raise InputError("--moved: it says that a run to be continued was moved; pass it together with --resume")
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ def _train(sweep: Sweep, task: Task) -> None:
     if (task.folder / "release").is_dir():
         return
     if (task.folder / "run.json").exists():
-        continue_run(replace(request, config={}, preset=None), sweep.source)
+        continue_run(replace(request, config={}, preset=None), sweep.source, sweep.moved)
     else:
         start_run(request, sweep.source)
 

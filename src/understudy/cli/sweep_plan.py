@@ -39,6 +39,7 @@ class Sweep:
     preset: str | None = None
     fast: bool = False
     test_data: str | None = None
+    moved: bool = False  # its folder is a copy
 
     @property
     def held_out(self) -> tuple[DataOptions, str]:

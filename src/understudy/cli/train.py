@@ -16,14 +16,20 @@ from understudy.cli.options import (
     Data,
     DataOptions,
     Declare,
+    Device,
     Json,
+    Moved,
     Preset,
     Records,
+    Resume,
+    RunFolder,
+    Seed,
     Settings,
     Shape,
     parse_budget,
     print_json,
     read_settings,
+    refuse_moved_alone,
 )
 from understudy.cli.progress import show_progress, stop_on_signals
 from understudy.errors import InputError
@@ -50,7 +56,7 @@ class Request:
 def command(
     method: Annotated[str, typer.Argument(help="One of `understudy methods`.")],
     data: Data,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the run; its release will be in OUT/release.")],
+    out: RunFolder,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="Privacy budget: epsilon.")] = None,
     delta: Annotated[float | None, typer.Option("--delta", help="Privacy budget: delta.")] = None,
     records: Records = None,
@@ -60,14 +66,10 @@ def command(
     preset: Preset = None,
     config: ConfigFile = None,
     settings: Settings = None,
-    device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="For tests only: marks the run as not for release.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in OUT as it was started.")] = False,
-    moved: Annotated[
-        bool, typer.Option("--moved", help="With --resume: OUT is a copy, and no other copy of the run is continued.")
-    ] = False,
+    device: Device = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    moved: Moved = False,
     as_json: Json = False,
 ) -> None:
     """Train a private generator within a budget and write its release.
@@ -76,8 +78,7 @@ def command(
     """
     source = DataOptions(data, records, classes, shape, declare or ())
     request = Request(method, out, epsilon, delta, read_settings(config, settings, device), seed, preset)
-    if moved and not resume:
-        raise InputError("--moved: it says that a run to be continued was moved; pass it together with --resume")
+    refuse_moved_alone(moved, resume)
     release = continue_run(request, source, moved) if resume else start_run(request, source)
     stamp = release.certificate.not_private
     if as_json:
