@@ -14,6 +14,7 @@ import pytest
 from understudy.annotation import annotate, label_images, resume_annotation
 from understudy.data.arrays import from_arrays
 from understudy.errors import BudgetError, InputError, InterruptedRun
+from understudy.inspection.samples import draw_samples
 from understudy.methods.base import RECORDS_ONLY
 from understudy.methods.configuration import build_config
 from understudy.privacy.accounting import certified_epsilon
@@ -58,6 +59,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copied(finished: Path, tmp_path: Path) -> Path:
     """A copy of its release, to be changed."""
     return shutil.copytree(finished / "release", tmp_path / "copied")
+
+
+def test_labels_that_an_annotator_counted_say_nothing_about_balance(finished: Path):
+    release = load(finished)
+    assert release.generator.config.label_weights is not None
+    assert draw_samples(release, 40, "annotated").shares is None
 
 
 def test_the_certificate_holds_the_events_of_both_and_their_composed_price(finished: Path):

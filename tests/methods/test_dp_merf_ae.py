@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from understudy.training.code_embedding import CodeEmbedding
 from understudy.training.mean_embedding import Embedding
 from understudy.training.private_sgd import PrivateSgd, SgdSettings
 from understudy.training.run import Run
+from understudy.workflow import resume
 
 from ..helpers import BUDGET, CLASSES, case_of, tiny_data, tiny_train, with_labels
 
@@ -231,3 +233,10 @@ def test_a_fit_that_is_not_finite_stops_the_run_with_advice(tmp_path, monkeypatc
     monkeypatch.setattr(code_embedding, "distance", lambda codes, *rest: codes.sum() * math.nan)
     with pytest.raises(CheckError, match=r"lower method\.learning_rate"):
         tiny_train("dp-merf-ae", tiny_data(), tmp_path / "run")
+
+
+def test_a_run_resumed_behind_its_last_step_keeps_the_law_of_labels(tmp_path):
+    first = tiny_train("dp-merf-ae", tiny_data(), tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "release")
+    again = resume(tiny_data(), tmp_path / "run")
+    assert again.generator.config.label_weights == first.generator.config.label_weights is not None

@@ -39,7 +39,8 @@ def check_layer(layer, inputs):
         lengths = expected.norm(dim=1)
         close(plain, expected.sum(dim=0), scale=lengths.sum())
         close(norms, lengths, 1e-3)
-        assert (norms >= lengths * (1 - 1e-5)).all()
+        rounding = 3e-6 * lengths.max() if kind is torch.float32 else 0.0  # of gradients that are small by cancellation
+        assert (norms >= lengths * (1 - 1e-5) - rounding).all()
         clipped, _ = fast_sum(network, (given_inputs,), CLIP)
         close(clipped, clip_slowly(expected, CLIP).sum(dim=0), tolerance, lengths.clamp(max=CLIP).sum())
 
@@ -406,11 +407,31 @@ class Shuffled(nn.Module):
         return values.flip(0)
 
 
+class WhileTraining(nn.Module):
+    def forward(self, values):
+        return values - values.mean(dim=0) if self.training else values
+
+
+class _SharedSlopes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, slopes):
+        return slopes.mean(dim=0, keepdim=True).expand_as(slopes)
+
+
+class OnlyBackward(nn.Module):
+    def forward(self, values):
+        return _SharedSlopes.apply(values)
+
+
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("culprit", [BatchStatistics(), Shuffled()])
+@pytest.mark.parametrize("culprit", [BatchStatistics(), Shuffled(), WhileTraining(), OnlyBackward()])
 @pytest.mark.parametrize("last", [True, False])
 def test_mixing_without_parameters_is_found_by_trying(culprit, last, device):
     layers = [nn.Linear(3, 3), culprit, *([] if last else [nn.Linear(3, 1)])]

@@ -25,13 +25,13 @@ from understudy.methods.base import Method, Plan
 from understudy.methods.configuration import build_config
 from understudy.methods.registry import get_method
 from understudy.privacy.budget import Budget
-from understudy.privacy.events import Event
+from understudy.privacy.events import CLASS_MEANS, Event
 from understudy.release.release import Release
 from understudy.training.hermite_features import HermiteFeatures
 from understudy.training.kernel_settings import HermiteSettings
 from understudy.training.mean_embedding import Embedding
 
-EMBEDDINGS = ("class-wise mean embedding", "clients' mean embeddings")
+EMBEDDINGS = (CLASS_MEANS, "clients' mean embeddings")
 _SAMPLES = 4000
 _NEAREST = 10
 _LARGEST = 5

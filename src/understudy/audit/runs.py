@@ -40,15 +40,21 @@ _SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)  # of the canaries that are gues
 
 @dataclass(frozen=True)
 class RunAuditSettings:
-    """What is run and how sure the bound must be; ``audits`` share the confidence between them."""
+    """What is run and how sure the bounds must be; ``audits`` bounds, those of one run among them, share the risk."""
 
     canaries: int = 1000
     confidence: float = CONFIDENCE
-    audits: int = 1
+    audits: int = ATTACKS
     declared_public: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
     preset: str | None = None
     listener: ProgressListener | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.confidence < 1:
+            raise InputError(f"confidence: {self.confidence} does not lie in 0..1; pass for example 0.9999")
+        if self.audits < ATTACKS:
+            raise InputError(f"audits: {self.audits}, but one run makes up to {ATTACKS} bounds; pass that many or more")
 
     @property
     def risk(self) -> float:

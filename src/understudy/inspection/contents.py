@@ -156,7 +156,8 @@ def _imbalance(name: str, share: float, expected: float, bound: float, factor: f
         kind="balance",
         name="missing-class" if state == "practically missing" else "imbalance",
         sentence=f"Class {name} is {state}: {100 * share:.1f} % of the images, against {compared}.",
-        statistic="how many times rarer or commoner the class is, less six deviations of the noise in the shares",
+        statistic="how many times rarer or commoner the class is, less six deviations of the noise in the shares; the "
+        "declared number of records is taken to be about the true one",
         estimate=max(share, expected) / max(min(share, expected), 1e-9),
         bound=bound,
         margin=factor,

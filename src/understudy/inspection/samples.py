@@ -13,6 +13,8 @@ from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.inspection.changes import Pictures, small
+from understudy.privacy.events import CLASS_MEANS
+from understudy.release.annotated import ANNOTATED
 from understudy.release.release import Release
 
 FEWEST = 40
@@ -136,16 +138,15 @@ def _deviation_of_shares(release: Release) -> float | None:
     """The standard deviation of the noise in the share of a class, as far as config and certificate state it.
 
     Class sizes come with the noisy embedding: a record counts with the square root of ``size_share``, and the noise of
-    the whole has the event's multiplier. None where clients sent embeddings of norm one, whatever they hold: how much
-    noise that means for a share depends on how alike the clients are, which no release states.
+    the whole has the event's multiplier. This takes the declared number of records to be about the true one. None where
+    nobody can tell: an annotator counted the labels; or clients sent embeddings of norm one, whatever they hold, and
+    how much noise that means for a share depends on how alike the clients are.
     """
-    unsampled = [event for event in release.certificate.events if event.sampling.kind == "none"]
+    noise = [event.noise_multiplier for event in release.certificate.events if event.purpose == CLASS_MEANS]
     share = _setting(release.method_config, "size_share")
-    if not unsampled or share is None:
-        return 0.0
-    if any(event.unit == "client" for event in unsampled):
+    if release.method == ANNOTATED or not noise or share is None:
         return None
-    return min(event.noise_multiplier for event in unsampled) / share**0.5 / release.domain.nominal_records
+    return min(noise) / share**0.5 / release.domain.nominal_records
 
 
 def _setting(values: Mapping[str, Any], name: str) -> float | None:

@@ -145,6 +145,8 @@ class DpMerfAe(Method):
                 target = _release_target(run, embedding, generator)
                 fit.target = target
             mean_embedding.report_fit(run, step, run.plan.steps, fit.step(random))
+        if target is None:  # resumed behind the last step: the law of labels is not in a checkpoint
+            _release_target(run, embedding, generator)
         return generator
 
 

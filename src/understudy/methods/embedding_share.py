@@ -9,7 +9,7 @@ from pydantic import Field
 from understudy.data.domain import Domain
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
-from understudy.privacy.events import Event
+from understudy.privacy.events import CLASS_MEANS, Event
 from understudy.training.settings import EmbeddingSettings
 
 Share = Annotated[float, Field(ge=0, lt=1)]  # of epsilon; 0: no embedding
@@ -18,7 +18,7 @@ Settings = TypeVar("Settings", bound=EmbeddingSettings)
 
 def embedding_event(noise_multiplier: float) -> Event:
     """The one Gaussian release of the class-wise sum of embeddings."""
-    return Event(noise_multiplier=noise_multiplier, sensitivity="C", count=1, purpose="class-wise mean embedding")
+    return Event(noise_multiplier=noise_multiplier, sensitivity="C", count=1, purpose=CLASS_MEANS)
 
 
 def embedding_events(share: float, noise_multiplier: float | None, budget: Budget) -> tuple[Event, ...]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from understudy.errors import InputError
 
+CLASS_MEANS = "class-wise mean embedding"  # the purpose of the event that also tells noisy class sizes
 _STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 

@@ -95,13 +95,22 @@ class PerExampleGradients:
             twin = PerExampleGradients(network, FlatParameters(network))
             twin.check_examples_apart(_on_processor(inputs), _on_processor(others))
             return
-        training = self._copy.training
-        self._copy.eval()
         before = self._seen(inputs)
         for row in range(len(next(part for part in inputs if part is not None))):
             pairs = zip(inputs, others, strict=True)
             check_rows_apart(before, self._seen(tuple(_with_row(part, other, row) for part, other in pairs)), row)
-        self._copy.train(training)
+        self._check_slopes_apart(inputs)
+
+    def _check_slopes_apart(self, inputs: tuple[Tensor | None, ...]) -> None:
+        """Refuse a network in which the output of one example has a gradient at another one."""
+        with arithmetic(self.precision):
+            outputs = self._forward(inputs)
+        places = {f"layer {self._names[layer]}": output for layer, (_, output, _) in self._taps.items()}
+        self._taps.clear()
+        for row, output in enumerate(outputs):
+            slopes = torch.autograd.grad(output.sum(), list(places.values()), retain_graph=True, allow_unused=True)
+            found = {name: slope for name, slope in zip(places, slopes, strict=True) if slope is not None}
+            check_rows_apart(found, {name: torch.zeros_like(slope) for name, slope in found.items()}, row)
 
     def _seen(self, inputs: tuple[Tensor | None, ...]) -> dict[str, Tensor]:
         """What reaches each layer, and the output."""

@@ -75,13 +75,13 @@ class PrivateSgd:
         self._mechanism.check_finite()
 
     def take(self) -> None:
-        """One step. Privacy: one execution of the event."""
+        """One step. Privacy: one execution of the event; nothing is left in the sum of a step that broke off."""
+        self._total.zero_()
         self._gradients.refresh()
         for indices_private in self._draw().split(self._rows):
             self._add(self._reals.gather(indices_private))
         update_dp = self._mechanism.release(self._total, block=self._block).value_dp
         self.optimizer.step(update_dp / self._batch)
-        self._total.zero_()
 
     def _add(self, records_private: Examples) -> None:
         """Add clipped gradients to the total.

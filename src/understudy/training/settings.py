@@ -13,9 +13,6 @@ Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 
 
-EMBEDDING_PURPOSE = "class-wise mean embedding"
-
-
 class EmbeddingSettings(BaseModel):
     """A mean embedding and the fit of a generator to it. ``None`` is decided from public facts by ``decided``."""
 
