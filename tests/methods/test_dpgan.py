@@ -110,6 +110,14 @@ def test_the_published_dp_cgan_costs_far_less_than_the_ten_it_was_reported_at():
     assert plan.epsilon == pytest.approx(3.767, rel=1e-3)
 
 
+def test_dp_cgan_on_small_images_is_as_short_as_dpgan():
+    small = Domain(shape=(1, 8, 8), nominal_records=1437, classes=10)
+    plans = [
+        get_method(name).plan(configure(get_method(name), {}), small, Budget(10, 1e-5)) for name in ("dp-cgan", "dpgan")
+    ]
+    assert plans[0].steps == plans[1].steps == 1000
+
+
 def test_an_unknown_preset_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match="preset: 'best' is unknown for dpgan; choose one of gpu, paper-eps1, "):
         configure(get_method("dpgan"), {}, "best")

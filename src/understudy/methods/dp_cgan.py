@@ -19,8 +19,6 @@ from understudy.training.settings import Count, Positive
 class DpCganPrivacy(DpGanPrivacy):
     """What changes epsilon; the noise is calibrated unless it is given."""
 
-    batch: Count | None = 600
-    steps: Count | None = 30_000
     clip: Positive = 1.1
     embedding_share: Share | None = 0.0
 
@@ -47,4 +45,4 @@ class DpCgan(DpGan):
     )
     paper: ClassVar[str] = "Torkzadehmahani, Kairouz, Paten: DP-CGAN (CVPR workshops 2019)"
     config_type: ClassVar[type[MethodConfig]] = DpCganConfig
-    presets: ClassVar = {"paper": {"privacy": {"noise_multiplier": 2.1}}}
+    presets: ClassVar = {"paper": {"privacy": {"noise_multiplier": 2.1, "batch": 600, "steps": 30_000}}}
