@@ -62,7 +62,6 @@ def test_a_run_above_its_claim_and_a_control_below_it_are_failures(script: Modul
     assert script.failures({"audit_runs": [row(True, False, False)]})
 
 
-@pytest.mark.skipif(not COMMITTED.exists(), reason="no result is committed")
 def test_the_committed_result_is_whole_and_its_claims_follow_from_its_events(script: ModuleType):
     """All methods, all runs, none above its claim, every control above it; claims recomputed for the cheapest."""
     result = json.loads(COMMITTED.read_text())

@@ -130,7 +130,10 @@ def test_an_answer_of_a_client_that_was_not_asked_is_not_taken(data, contract, t
         def exchange(self, questions):
             yield 17, marking_client(contract, 17)(questions[0])
 
-    RemoteFleet(contract, Stranger()).answers(some_round(contract), answering(tmp_path, data))
+    fleet = RemoteFleet(contract, Stranger())
+    rows = fleet.answers(some_round(contract), answering(tmp_path, data))
+    assert not (rows > 0.5).all(dim=1).any(), "every row is noise"
+    assert fleet.tally["repeated or unasked"] == 1
 
 
 def test_a_round_is_on_the_ledger_before_the_first_message_leaves(data, contract, tmp_path):
