@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -28,6 +28,14 @@ def choose_device(name: str = "auto") -> torch.device:
 def describe_device(device: torch.device) -> str:
     """The device in words, for a result file."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def low_precision(precision: str, device: torch.device) -> AbstractContextManager[None]:
+    """Networks inside run in bf16 where that is asked for and the device is a graphics card.
+
+    Privacy: for what is public already, as a generator; never around a private sum.
+    """
+    return torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16" and device.type == "cuda")
 
 
 def check_memory(needed_bytes: int, device: torch.device) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from understudy.devices import low_precision
 from understudy.federated.messages import Images, to_pixels
 from understudy.training.critic_panel import FakePool
 from understudy.training.generator_player import Drawn, GeneratorPlayer
@@ -33,7 +34,7 @@ class RoundPlayer(GeneratorPlayer):
 
     def render(self, inputs: Inputs) -> Drawn:
         """The images of some inputs by the generator as it is now."""
-        with self._precision():
+        with low_precision(self._precision, self._random.device):
             raw = self.live(inputs.latent, inputs.labels).float()
         values = raw.sigmoid() if self.live.config.output == "sigmoid" else raw
         return Drawn(values, inputs.labels if self.live.config.classes is not None else None)

@@ -106,7 +106,7 @@ class DpHp(Method):
             label_weights=target.label_weights() if domain.labelled else None,
         )
         generator = generators.build_generator(network).to(run.device)
-        fit = mean_embedding.Fit(generator, features, target, settings)
+        fit = mean_embedding.Fit(generator, features, target, settings, run.plan.config.runtime.precision)
         for step in states.Resumable(run, generator, fit.parts()).steps(settings.steps):
             mean_embedding.report_fit(run, step, settings.steps, fit.step(random))
         return generator

@@ -83,7 +83,7 @@ class DpMerf(Method):
         embedding = mean_embedding.Embedding.of_run(run, settings)
         target = mean_embedding.release_means(run, embedding, run.plan.events[0])
         generator = generators.build_generator(_generator_config(settings, run.plan.domain, target)).to(run.device)
-        fit = mean_embedding.Fit(generator, embedding, target, settings)
+        fit = mean_embedding.Fit(generator, embedding, target, settings, run.plan.config.runtime.precision)
         for step in states.Resumable(run, generator, fit.parts()).steps(settings.steps):
             mean_embedding.report_fit(run, step, settings.steps, fit.step(random))
         return generator

@@ -36,7 +36,7 @@ class Anchor:
 
     def fit(self, run: Run, generator: Generator, settings: FitSettings, random: torch.Generator) -> None:
         """Fit a generator before its training begins, with progress; a stopped run fits it again when resumed."""
-        fit = Fit(generator, self.embedding, self.means, settings)
+        fit = Fit(generator, self.embedding, self.means, settings, run.plan.config.runtime.precision)
         for step in range(settings.steps):
             loss = fit.step(random)
             if step % max(1, settings.steps // _REPORTS) == 0:

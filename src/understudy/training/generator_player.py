@@ -8,13 +8,13 @@ sigmoid lets the noise of the answers change hardly anything where a pixel is su
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from understudy.data.domain import Domain
+from understudy.devices import low_precision
 from understudy.errors import CheckError
 from understudy.models.generator import Generator, GeneratorConfig, build_generator
 from understudy.training.anchor import Anchor
@@ -59,7 +59,7 @@ class GeneratorPlayer:
         self._copy_weights(self.average, 0.0)
         self._optimizer = torch.optim.Adam(self.live.parameters(), settings.learning_rate, betas=(0.5, 0.9))
         self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, _Decay(run.plan.steps))
-        self._low_precision = run.plan.config.runtime.precision == "bf16" and run.device.type == "cuda"
+        self._precision = run.plan.config.runtime.precision
         self._blank_checks = 0
 
     def parts(self) -> dict[str, Stateful]:
@@ -81,7 +81,7 @@ class GeneratorPlayer:
         """Images to ask about, with labels and latent values from the declared laws unless they are given."""
         labels = self.live.draw_labels(count, self._random) if labels is None else labels
         latent = self.live.draw_latent(count, self._random) if latent is None else latent
-        with self._precision():
+        with low_precision(self._precision, self._random.device):
             raw = self.live(latent, labels).float()
         values = raw.sigmoid() if self.live.config.output == "sigmoid" else raw
         return Drawn(values, labels if self.live.config.classes is not None else None, latent)
@@ -122,9 +122,6 @@ class GeneratorPlayer:
             for key, mean in own.items():
                 mean.lerp_(getattr(current, key), 1 - decay)
         self.live.train()
-
-    def _precision(self) -> AbstractContextManager[None]:
-        return torch.autocast("cuda", torch.bfloat16, enabled=self._low_precision)
 
 
 def _network(settings: GeneratorSettings, domain: Domain, anchor: Anchor | None) -> GeneratorConfig:

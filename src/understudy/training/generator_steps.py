@@ -6,12 +6,11 @@ post-processing. For the method ``gan`` the discriminator is not private, and ne
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from understudy.devices import low_precision
 from understudy.models.generator import GeneratorConfig, build_generator
 from understudy.training.adversary_settings import AdversarySettings
 from understudy.training.anchor import Anchor
@@ -40,7 +39,7 @@ class GeneratorSteps:
         self.released.load_state_dict(self.live.state_dict())
         assert settings.generator_learning_rate is not None, "decided by the plan"
         self._optimizer = torch.optim.Adam(self.live.parameters(), settings.generator_learning_rate, settings.betas)
-        self._low_precision = run.plan.config.runtime.precision == "bf16" and run.device.type == "cuda"
+        self._precision = run.plan.config.runtime.precision
 
     def parts(self) -> dict[str, Stateful]:
         """What a checkpoint must keep beside what is released."""
@@ -59,7 +58,7 @@ class GeneratorSteps:
         A released embedding keeps pulling. Both values stay on the device: whoever reads them waits for it.
         """
         images, labels = self._imagine()
-        with self._precision():
+        with low_precision(self._precision, self._random.device):
             logits = discriminator(images, labels if self.live.config.classes is not None else None).float()
         loss = (functional.softplus(-logits) if self._settings.loss == "logistic" else -logits).mean()
         total = loss
@@ -82,13 +81,10 @@ class GeneratorSteps:
         """Fakes that remember how they were made, with labels from the declared law."""
         labels = self.live.draw_labels(self._batch, self._random)
         latent = self.live.draw_latent(self._batch, self._random)
-        with self._precision():
+        with low_precision(self._precision, self._random.device):
             return self.live.pixels(self.live(latent, labels)), labels
 
     @torch.no_grad()
     def _average(self, decay: float) -> None:
         if self.released is not self.live:
             torch._foreach_lerp_(list(self.released.parameters()), list(self.live.parameters()), 1 - decay)
-
-    def _precision(self) -> AbstractContextManager[None]:
-        return torch.autocast("cuda", torch.bfloat16, enabled=self._low_precision)

@@ -19,12 +19,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from understudy.devices import low_precision
 from understudy.errors import CheckError
 from understudy.files import read_tensors, write_tensors
 from understudy.models.generator import Generator
 from understudy.privacy.events import Event
 from understudy.privacy.mechanisms import GaussianSum
 from understudy.training.batches import load_batch
+from understudy.training.per_example_products import Precision, arithmetic
 from understudy.training.run import Run
 from understudy.training.settings import EmbeddingSettings
 from understudy.training.states import Stateful
@@ -168,8 +170,16 @@ class Fit:
     Privacy: post-processing of the released means; no private value is read.
     """
 
-    def __init__(self, generator: Generator, embedding: Features, target: NoisyMeans, settings: FitSettings) -> None:
+    def __init__(
+        self,
+        generator: Generator,
+        embedding: Features,
+        target: NoisyMeans,
+        settings: FitSettings,
+        precision: Precision = "fp32",
+    ) -> None:
         self.generator, self.embedding, self.target, self.settings = generator, embedding, target, settings
+        self.precision = precision
         self.optimizer = torch.optim.Adam(generator.parameters(), settings.learning_rate, betas=(0.5, 0.999))
         self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, settings.steps)
 
@@ -185,7 +195,8 @@ class Fit:
     def loss(self, random: torch.Generator) -> Tensor:
         """Squared distance of a fresh batch from the target, and the pull back into [0, 1] where the output is cut."""
         labels = self.labels(random)
-        raw = self.generator(self.generator.draw_latent(len(labels), random), labels)
+        with low_precision(self.precision, random.device):
+            raw = self.generator(self.generator.draw_latent(len(labels), random), labels).float()
         if self.generator.config.output == "sigmoid":
             return distance(self.generator.pixels(raw), labels, self.embedding, self.target)
         images = _cut(raw)
@@ -193,9 +204,10 @@ class Fit:
 
     def step(self, random: torch.Generator) -> Tensor:
         """One step; returns the loss."""
-        loss = self.loss(random)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        with arithmetic("tf32" if self.precision != "fp32" and random.device.type == "cuda" else "fp32"):
+            loss = self.loss(random)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
         self.optimizer.step()
         self.schedule.step()
         return loss.detach()
