@@ -5,13 +5,15 @@
     python benchmarks/federated.py debug --data femnist
     python benchmarks/federated.py reference --data femnist
     python benchmarks/federated.py quality --set privacy.noise_multiplier=3 --variant noise3
+    python benchmarks/federated.py quality --release RELEASE --temperature 0.6 --variant temperature6
 
 ``quality`` trains on all clients with at least 100 images (FEMNIST: 359 writers, 36 classes; the paper has 866 writers,
 chosen by a classifier that is not published) and compares with images of the same writers that were held out. ``debug``
 inverts the pixels of half of the clients, trains one generator on suspects (all clients with the bug and a fifth as
 many without) and one on the others, and lets ``understudy inspect`` compare the two: it sees generated images alone, so
 what it says is as private as they are. ``reference`` scores the real training images, for comparison. The Inception
-score is that of a classifier trained on the real images. Nothing here needs Flower. With ``--runs`` a task that was cut
+score is that of a classifier trained on the real images. With ``--release`` nothing is trained: a release that is
+there is scored, e.g. at another temperature. Nothing here needs Flower. With ``--runs`` a task that was cut
 off goes on where it stands. Results go to ``benchmarks/results``.
 """
 
@@ -91,19 +93,23 @@ def score(options: argparse.Namespace, train: us.ImageDataset, test: us.ImageDat
 
 def generated(options: argparse.Namespace, train: us.ImageDataset) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """Images of a generator trained on all clients, their labels, and what was promised and paid for them."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = (options.runs or Path(folder)) / "all"
-        release, seconds, last = run(options, train, place)
-        shutil.copy(place / "release" / "samples.png", target(options, "png"))
-    images, labels = release.sample(options.samples)
+    if options.release:
+        release, paid = us.load_release(options.release), {}
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            place = (options.runs or Path(folder)) / "all"
+            release, seconds, last = run(options, train, place)
+            paid = {"bytes_per_step": last["bytes_per_step"], "train_seconds": round(seconds, 1)}
+            shutil.copy(place / "release" / "samples.png", target(options, "png"))
+    images, labels = release.sample(options.samples, temperature=options.temperature)
     certificate = json.loads(release.certificate.to_json())
     promised = {
         "epsilon": release.certificate.headline.epsilon,
         "delta": release.certificate.headline.delta,
         "epsilon_by_viewer": {claim["viewer"]: claim["epsilon"] for claim in certificate["guarantees"]},
         "clients": train.domain.nominal_clients,
-        "bytes_per_step": last["bytes_per_step"],
-        "train_seconds": round(seconds, 1),
+        "temperature": options.temperature,
+        **paid,
         "peak_gpu_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1) if torch.cuda.is_available() else None,
         "certificate": certificate,
     }
@@ -178,6 +184,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--preset")
     parser.add_argument("--metrics", default="fid,is")
     parser.add_argument("--samples", type=int, default=60_000)
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the latent values when images are drawn")
+    parser.add_argument("--release", type=Path, help="score this release and train nothing")
     parser.add_argument(
         "--precision", default="tf32", choices=["fp32", "tf32", "fp16"], help="of the Inception network"
     )

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from understudy.cli.options import Classes, Data, DataOptions, Declare, Json, Records, ReleaseFolder, Shape, print_json
+from understudy.cli.options import (
+    Classes,
+    Data,
+    DataOptions,
+    Declare,
+    Json,
+    Records,
+    ReleaseFolder,
+    Shape,
+    Temperature,
+    print_json,
+)
 from understudy.cli.scoring import Listeners, show_scoring
 
 if TYPE_CHECKING:
@@ -32,6 +43,7 @@ class Choices:
     cache: bool = False
     allow_few: bool = False
     device: str = "auto"
+    temperature: float = 1.0
 
     def config(self, classes: int | None, listeners: Listeners) -> EvaluationConfig:
         """The same for the evaluation itself."""
@@ -71,6 +83,7 @@ def command(
     samples: Annotated[
         int | None, typer.Option("--samples", help="Images to draw; by default as many as the declared records.")
     ] = None,
+    temperature: Temperature = 1.0,
     fast: Annotated[
         bool, typer.Option("--fast", help="Train classifiers on fewer images; the output says what was left out.")
     ] = False,
@@ -106,7 +119,7 @@ def command(
     split = "test" if test_data is None else "train"
     if to is not None:
         make_folder(to.parent, "to")
-    choices = Choices(weights, fast, workers, cache, allow_few, device)
+    choices = Choices(weights, fast, workers, cache, allow_few, device, temperature)
     result = evaluate_release(release, (source, held_out, split), metrics, samples, choices)
     if to is not None:
         write_text(to, json.dumps(result, indent=2) + "\n")
@@ -126,7 +139,7 @@ def evaluate_release(
     samples: int | None,
     choices: Choices | None = None,
 ) -> dict[str, Any]:
-    """The figures of a release; kept as ``evaluation.json`` where the folder is that of a run.
+    """The figures of a release; at temperature 1 kept as ``evaluation.json`` where the folder is that of a run.
 
     Privacy: reads real data without noise; the figures carry the stamp ``not private: do not publish``.
     """
@@ -135,18 +148,22 @@ def evaluate_release(
     from understudy.files import write_text
     from understudy.release.release import load
 
+    choices = choices or Choices()
     names = [name.strip() for name in metrics.split(",")]
     expand_metrics(names)  # a misspelt name is refused before anything is read
     release = load(folder)
     source, held_out, split = real
     train = source.completed_from(release.domain).load("train")
     test = held_out.completed_from(release.domain).load(split)
-    images, labels = release.sample(samples or min(_MOST_SAMPLES, release.domain.nominal_records))
+    count = samples or min(_MOST_SAMPLES, release.domain.nominal_records)
+    images, labels = release.sample(count, temperature=choices.temperature)
     planes = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
     with show_scoring() as listeners:
-        config = (choices or Choices()).config(release.domain.classes, listeners)
+        config = choices.config(release.domain.classes, listeners)
         result = evaluate(planes, labels, _pair(train), _pair(test), names, config).as_dict()
-    if (folder / "run.json").exists():
+    if choices.temperature != 1:
+        result["temperature"] = choices.temperature
+    elif (folder / "run.json").exists():
         write_text(folder / "evaluation.json", json.dumps(result, indent=2) + "\n")
     return result
 

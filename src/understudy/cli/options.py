@@ -60,6 +60,9 @@ Moved = Annotated[
     bool, typer.Option("--moved", help="With --resume: OUT is a copy, and no other copy of the run is continued.")
 ]
 AllMoved = Annotated[bool, typer.Option("--moved", help="OUT is a copy, and no other copy of its runs is continued.")]
+Temperature = Annotated[
+    float, typer.Option("--temperature", help="Below 1: images are more typical and vary less. Costs no privacy.")
+]
 ReleaseFolder = Annotated[
     Path, typer.Argument(metavar="RELEASE", help="Folder of a release, or of the run that made it.")
 ]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from understudy.cli.options import Json, ReleaseFolder, parse_labels, print_json
+from understudy.cli.options import Json, ReleaseFolder, Temperature, parse_labels, print_json
 
 NAME = "sample"
 
@@ -18,6 +18,7 @@ def command(
     to: Annotated[Path, typer.Option("--to", help="out.npz, out.parquet, or a new folder of PNGs.")],
     labels: Annotated[str | None, typer.Option("--labels", help="Only these classes, e.g. 3,5.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Draw the same images again.")] = None,
+    temperature: Temperature = 1.0,
     as_json: Json = False,
 ) -> None:
     """Draw images; any number of them costs no further privacy."""
@@ -27,7 +28,7 @@ def command(
     chosen = parse_labels(labels)
     check_destination(to)
     loaded = load(release)
-    images, drawn = loaded.sample(count, chosen, seed)
+    images, drawn = loaded.sample(count, chosen, seed, temperature)
     path = export(images, drawn, to, loaded.domain.class_names)
     if as_json:
         print_json({"path": str(path), "count": count, "labels": chosen, "shape": list(images.shape)})

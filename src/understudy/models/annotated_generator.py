@@ -41,14 +41,14 @@ class AnnotatedGenerator(Generator):
         return torch.cat(pieces) if pieces else torch.empty((0, self.config.classes or 1))
 
     @torch.no_grad()
-    def sample(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+    def sample(self, labels: Tensor, generator: torch.Generator, temperature: float = 1.0) -> Tensor:
         """One 8-bit image for each label, by rejection; the classes of the images follow the asked labels."""
         result = torch.empty((len(labels), *self.config.shape), dtype=torch.uint8, device=labels.device)
         waiting = {int(label): (labels == label).nonzero()[:, 0] for label in labels.unique()}
         for round_number in range(_MOST_ROUNDS):
             if not waiting:
                 break
-            images = self.draw(_DRAWS, generator)
+            images = self.draw(_DRAWS, generator, temperature)
             scores = self.annotate(images)
             last = round_number == _MOST_ROUNDS - 1
             for label, places in list(waiting.items()):
@@ -59,10 +59,10 @@ class AnnotatedGenerator(Generator):
         return result
 
     @torch.no_grad()
-    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+    def draw(self, count: int, generator: torch.Generator, temperature: float = 1.0) -> Tensor:
         """8-bit images without any choice of class."""
         nothing = torch.zeros(count, dtype=torch.long, device=generator.device)
-        return self.base.sample(nothing, generator)
+        return self.base.sample(nothing, generator, temperature)
 
     def _fitting(self, scores: Tensor, label: int, wanted: int, last: bool) -> Tensor:
         """Numbers of images of that class, at most as many as wanted; in the last round the likeliest, repeated."""

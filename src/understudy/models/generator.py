@@ -84,11 +84,12 @@ class Generator(nn.Module):
         return raw.sigmoid() if self.config.output == "sigmoid" else raw.clamp(0, 1)
 
     @torch.no_grad()
-    def sample(self, labels: Tensor, generator: torch.Generator) -> Tensor:
-        """One 8-bit image (N, C, H, W) for each label."""
+    def sample(self, labels: Tensor, generator: torch.Generator, temperature: float = 1.0) -> Tensor:
+        """One 8-bit image (N, C, H, W) for each label; ``temperature`` scales the latent values."""
         pieces = []
         for chunk in labels.split(_SAMPLE_BATCH):
-            images = self.pixels(self(self.draw_latent(len(chunk), generator), chunk))
+            latent = self.draw_latent(len(chunk), generator)
+            images = self.pixels(self(latent if temperature == 1 else latent * temperature, chunk))
             pieces.append((images * 255).round().to(torch.uint8))
         return torch.cat(pieces) if pieces else torch.empty((0, *self.config.shape), dtype=torch.uint8)
 

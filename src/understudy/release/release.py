@@ -40,28 +40,40 @@ class Release:
     method_config: dict[str, Any]
 
     def sample(
-        self, count: int, labels: Sequence[int] | None = None, seed: int | None = None
+        self, count: int, labels: Sequence[int] | None = None, seed: int | None = None, temperature: float = 1.0
     ) -> tuple[Images, Labels | None]:
         """Draw ``count`` images and their labels.
 
         Images are (N, H, W) for grey and (N, H, W, 3) for RGB; labels are None for an unlabelled domain. ``labels``
-        names the classes to draw from, each equally likely; without it they follow the generator's own law. Any number
-        of samples costs no privacy: they are made from what is already released.
+        names the classes to draw from, each equally likely; without it they follow the generator's own law. A
+        ``temperature`` below 1 draws latent values closer to their mean: images are more typical and vary less. Any
+        number of samples costs no privacy: they are made from what is already released.
         """
         if count < 0:
             raise InputError(f"count: {count} images were asked for; pass 0 or more")
         if count * int(np.prod(self.domain.shape)) > _MAXIMUM_SAMPLE_BYTES:
             raise InputError(f"count: {count} images take over {_MAXIMUM_SAMPLE_BYTES} bytes; draw them in parts")
+        self._check_temperature(temperature)
         device = next(self.generator.parameters()).device
         random = Randomness().generator(device)
         if seed is not None:
             random.manual_seed(_checked_seed(seed))
         chosen = self._draw_labels(count, labels, random)
         with torch.inference_mode():
-            images = self.generator.sample(chosen, random).cpu().numpy()
+            images = self.generator.sample(chosen, random, temperature).cpu().numpy()
         pixels = images[:, 0] if images.shape[1] == 1 else images.transpose(0, 2, 3, 1)
         drawn = chosen.cpu().numpy().astype(np.int64) if self.domain.labelled else None
         return np.ascontiguousarray(pixels), drawn
+
+    def _check_temperature(self, temperature: float) -> None:
+        if not 0 < temperature <= 1:
+            raise InputError(f"temperature: {temperature:g} was asked for; pass more than 0 and at most 1")
+        drawing = getattr(self.generator.config, "base", self.generator.config)
+        if temperature != 1 and drawing.latent_law != "normal":
+            raise InputError(
+                f"temperature: the latent values of this generator are {drawing.latent_law}, which cannot be drawn "
+                "closer to their mean; leave it at 1"
+            )
 
     def _draw_labels(self, count: int, labels: Sequence[int] | None, random: torch.Generator) -> torch.Tensor:
         if labels is None:
