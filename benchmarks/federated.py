@@ -40,6 +40,7 @@ from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.inspection.inspection import inspect_samples
 from understudy.inspection.samples import draw_samples
 from understudy.methods.configuration import apply_settings
+from understudy.release.grid import grid_png
 
 _LEAST_IMAGES = 100
 _INSPECTED = 500  # generated images of each class
@@ -100,7 +101,7 @@ def generated(options: argparse.Namespace, train: us.ImageDataset) -> tuple[np.n
             place = (options.runs or Path(folder)) / "all"
             release, seconds, last = run(options, train, place)
             paid = {"bytes_per_step": last["bytes_per_step"], "train_seconds": round(seconds, 1)}
-            shutil.copy(place / "release" / "samples.png", target(options, "png"))
+    target(options, "png").write_bytes(grid_png(release, options.temperature))
     images, labels = release.sample(options.samples, temperature=options.temperature)
     certificate = json.loads(release.certificate.to_json())
     promised = {

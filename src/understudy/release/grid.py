@@ -19,21 +19,23 @@ _GAP = 2
 _SEED = 0  # the picture can be drawn again from the same release
 
 
-def class_rows(release: Release, columns: int = _COLUMNS) -> list[tuple[str | None, NDArray[np.uint8]]]:
+def class_rows(
+    release: Release, columns: int = _COLUMNS, temperature: float = 1.0
+) -> list[tuple[str | None, NDArray[np.uint8]]]:
     """The name of each class (None without classes) and ``columns`` images of it; at most twenty rows."""
     if release.domain.classes is None:
-        images, _ = release.sample(columns * 5, seed=_SEED)
+        images, _ = release.sample(columns * 5, seed=_SEED, temperature=temperature)
         return [(None, images[start : start + columns]) for start in range(0, len(images), columns)]
     names = release.domain.class_names or [str(label) for label in range(release.domain.classes)]
     return [
-        (names[label], release.sample(columns, [label], seed=_SEED + label)[0])
+        (names[label], release.sample(columns, [label], _SEED + label, temperature)[0])
         for label in range(min(release.domain.classes, _MOST_ROWS))
     ]
 
 
-def grid_png(release: Release) -> bytes:
+def grid_png(release: Release, temperature: float = 1.0) -> bytes:
     """The sample picture of a release folder."""
-    return png(tile(np.stack([images for _, images in class_rows(release)])))
+    return png(tile(np.stack([images for _, images in class_rows(release, temperature=temperature)])))
 
 
 def tile(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
