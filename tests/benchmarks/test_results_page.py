@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).with_name("results_page.md")
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    for name in ("results_page", "results_sections"):
+    for name in ("results_page", "results_readme", "results_sections"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     import results_page
 
@@ -139,17 +139,38 @@ def test_the_readme_keeps_everything_outside_its_marks(script: ModuleType):
     assert text.startswith(f"before\n{script.START}\n## Results\n")
     assert text.endswith(f"{script.END}\nafter\n")
     assert "old" not in text
-    assert "| mnist | gs-wgan | 9.0301, verified | 45.7 | 81.2 % | 61.3 / 80.0 % |" in text
-    assert "| scans | new-method | 9.0301, verified | not measured | not measured | - |" in text
+    assert "### mnist: FID / CNN accuracy\n" in text
+    assert "| method | epsilon 10 | as published |\n" in text
+    assert "| `gs-wgan` | 45.7 / 81.2 % | 61.3 / 80.0 % |\n" in text
+    assert "| `new-method` | not measured / not measured | - |\n" in text
+    assert "`gan`" not in text, "nothing was promised for it"
 
 
 def test_the_readme_shows_one_row_for_a_method_at_one_epsilon_and_the_pictures_of_the_least_fid(script: ModuleType):
     rows = {"gs-wgan-mnist-eps10": quality(), "gs-wgan-mnist-eps10-wide": quality(fid=33.3)}
     text = script.readme(f"{script.START}{script.END}", rows)
-    assert text.count("| mnist | gs-wgan |") == 1
-    assert "| 33.3 |" in text
+    assert text.count("| `gs-wgan` |") == 1
+    assert "| 33.3 / 81.2 % |" in text
     assert text.count("![Samples") == 1
     assert "![Samples of gs-wgan-mnist-eps10-wide]" in text
+
+
+def test_rows_without_accuracy_are_compared_by_their_inception_scores(script: ModuleType):
+    scored = {"dataset": "femnist", "method": "gs-wgan-federated", "cnn_accuracy": None}
+    rows = {
+        "typical": quality(fid=50.0, inception_score=11.6, **scored),
+        "varied": quality(fid=44.0, inception_score=9.6, **scored),
+    }
+    text = script.readme(f"{script.START}{script.END}", rows)
+    assert "### femnist: FID / Inception score\n" in text
+    assert "| `gs-wgan-federated` | 50.0 / 11.60 | 60.8 / 11.25 at epsilon 599 |\n" in text
+
+
+def test_the_readme_refuses_an_epsilon_that_the_events_do_not_support(script: ModuleType):
+    guarantee = AS_DESIGNED["guarantees"][0] | {"epsilon": 8.0}
+    row = quality(epsilon=8.0, certificate=AS_DESIGNED | {"guarantees": [guarantee]})
+    with pytest.raises(SystemExit, match="above the claimed 8"):
+        script.readme(f"{script.START}{script.END}", {"gs-wgan-mnist-eps10": row})
 
 
 def test_a_method_without_privacy_is_a_reference_and_claims_nothing(script: ModuleType):

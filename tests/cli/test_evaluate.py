@@ -26,6 +26,8 @@ def test_evaluate_keeps_its_figures_with_the_run(call: Caller, train_arguments: 
     assert result["stamp"] == STAMP
     assert 0 <= result["figures"][0]["accuracy"] <= 1
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text()) == result
+    assert call(*command, "--temperature", 0.5, "--json").json()["temperature"] == 0.5
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text()) == result, "that of the release as it is"
     answer = call(*command)
     assert STAMP in answer.out
     assert " %" in answer.out

@@ -107,6 +107,29 @@ def test_impossible_counts_and_seeds_are_refused(release: Release):
         release.sample(3, seed=-1)
 
 
+def test_images_vary_less_at_a_lower_temperature(release: Release):
+    spread = [
+        release.sample(500, labels=[1], seed=1, temperature=temperature)[0].std(axis=0).mean()
+        for temperature in (1.0, 0.6, 0.2)
+    ]
+    assert spread == sorted(spread, reverse=True)
+    assert spread[2] < spread[0] / 2
+    np.testing.assert_array_equal(release.sample(9, seed=1)[0], release.sample(9, seed=1, temperature=1.0)[0])
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, 1.5, float("nan"), float("inf")])
+def test_impossible_temperatures_are_refused(release: Release, temperature: float):
+    with pytest.raises(InputError, match="temperature"):
+        release.sample(3, temperature=temperature)
+
+
+def test_bits_cannot_be_drawn_closer_to_their_mean(release: Release):
+    release.generator.config = release.generator.config.model_copy(update={"latent_law": "bernoulli"})
+    assert len(release.sample(3, temperature=1.0)[0]) == 3
+    with pytest.raises(InputError, match="leave it at 1"):
+        release.sample(3, temperature=0.5)
+
+
 def test_sampling_changes_no_weight(release: Release):
     before = {name: tensor.clone() for name, tensor in release.generator.state_dict().items()}
     release.sample(50)
