@@ -40,7 +40,7 @@ def test_a_preset_below_a_config_file(call: Caller, tmp_path: Path):
 
 
 def test_an_unknown_preset_is_refused(call: Caller, archive: Path, tmp_path: Path):
-    words = "preset: 'large' is unknown for dpgan; choose one of gpu, paper-eps1, "
+    words = "preset: 'large' is unknown for dpgan; choose one of gpu, gpu-eps1, paper-eps1, "
     assert words in call.refused(*PLAN, "--preset", "large")
     data = ["--data", archive, "--records", 40, "--classes", 3, "--epsilon", 10, "--delta", 1e-5]
     assert words in call.refused("train", "dpgan", *data, "--out", tmp_path / "run", "--preset", "large")

@@ -81,13 +81,17 @@ def test_a_preset_is_the_paper_and_nothing_of_ours(preset, discriminator_steps, 
 
 def test_every_preset_is_tried_here():
     tried = {"paper-eps10", "paper-eps10-fashion", "paper-eps10-adaptive", "paper-eps1", "paper-eps1-adaptive"}
-    assert set(get_method("dpgan").presets) == tried | {"gpu"}
+    assert set(get_method("dpgan").presets) == tried | {"gpu", "gpu-eps1"}
 
 
-def test_the_preset_for_a_card_spends_the_whole_budget_on_steps_and_an_embedding():
-    plan = plan_of("gpu", 10)
-    assert 9.99 < plan.epsilon <= 10
-    assert [event.count for event in plan.events] == [50_000, 1]
+@pytest.mark.parametrize(
+    ("preset", "epsilon", "steps", "latent"), [("gpu", 10, 50_000, 128), ("gpu-eps1", 1, 5000, 16)]
+)
+def test_the_presets_for_a_card_spend_the_whole_budget_on_steps_and_an_embedding(preset, epsilon, steps, latent):
+    plan = plan_of(preset, epsilon)
+    assert 0.999 * epsilon < plan.epsilon <= epsilon
+    assert [event.count for event in plan.events] == [steps, 1]
+    assert plan.config.method.latent == latent
 
 
 def test_what_a_preset_leaves_unspent_can_be_calibrated_away():
@@ -119,7 +123,7 @@ def test_dp_cgan_on_small_images_is_as_short_as_dpgan():
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match="preset: 'best' is unknown for dpgan; choose one of gpu, paper-eps1, "):
+    with pytest.raises(InputError, match="'best' is unknown for dpgan; choose one of gpu, gpu-eps1, paper-eps1, "):
         configure(get_method("dpgan"), {}, "best")
     with pytest.raises(InputError, match="preset: 'best' is unknown for dp-merf; it has none"):
         configure(get_method("dp-merf"), {}, "best")

@@ -37,7 +37,7 @@ from understudy.data.domain import Domain
 from understudy.data.samplers import sampling_rate
 from understudy.methods.base import Method, Plan
 from understudy.methods.configuration import MethodConfig, PrivacyConfig
-from understudy.methods.embedding_share import Share, decided_embedding, embedding_events
+from understudy.methods.embedding_share import Share, embedding_events, with_embedding
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, PoissonSampling
@@ -124,7 +124,7 @@ class DpSinkhorn(Method):
         config = _decided(config, domain)
         privacy = config.privacy
         embedding = embedding_events(privacy.embedding_share, privacy.embedding_noise_multiplier, budget)
-        config = _decided_embedding(config, domain, embedding)
+        config = with_embedding(config, domain, embedding)
 
         def events(multiplier: float) -> tuple[Event, ...]:
             return (_step_event(config, domain, multiplier), *embedding)
@@ -202,14 +202,6 @@ def _decided(config: DpSinkhornConfig, domain: Domain) -> DpSinkhornConfig:
     settings = {"transport": transport.model_copy(update={"cells": cells}), "generator": generator}
     privacy = config.privacy.model_copy(update={"batch": batch, "steps": steps})
     return config.model_copy(update={"privacy": privacy, "method": method.model_copy(update=settings)})
-
-
-def _decided_embedding(config: DpSinkhornConfig, domain: Domain, events: tuple[Event, ...]) -> DpSinkhornConfig:
-    noise = events[0].noise_multiplier if events else None
-    privacy = config.privacy.model_copy(update={"embedding_noise_multiplier": noise})
-    embedding = decided_embedding(config.method.embedding, domain, noise or 0.0)
-    method = config.method.model_copy(update={"embedding": embedding})
-    return config.model_copy(update={"privacy": privacy, "method": method})
 
 
 def _costs(config: DpSinkhornConfig, domain: Domain) -> dict[str, Any]:

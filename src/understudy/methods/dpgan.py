@@ -22,8 +22,8 @@ from understudy._lazy import LazyModule
 from understudy.data.domain import Domain
 from understudy.data.samplers import sampling_rate
 from understudy.methods.base import Method, Plan
-from understudy.methods.configuration import MethodConfig, PrivacyConfig
-from understudy.methods.embedding_share import Share, decided_embedding, embedding_events
+from understudy.methods.configuration import MethodConfig, PrivacyConfig, overlay
+from understudy.methods.embedding_share import Share, embedding_events, with_embedding
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, PoissonSampling
@@ -100,6 +100,14 @@ _GPU = {
     },
     "runtime": {"precision": "bf16"},
 }
+# At a small epsilon nearly all of it buys the embedding, which few latent values fit best; few generator steps follow.
+_GPU_EPS1 = overlay(
+    _GPU,
+    {
+        "privacy": {"steps": 5000, "embedding_share": 0.9},
+        "method": {"latent": 16, "embedding_pull": 300.0, "schedule": {"ladder": [100, 200]}},
+    },
+)
 
 
 class DpGan(Method):
@@ -111,6 +119,7 @@ class DpGan(Method):
     config_type: ClassVar[type[MethodConfig]] = DpGanConfig
     presets: ClassVar = {
         "gpu": _GPU,
+        "gpu-eps1": _GPU_EPS1,
         "paper-eps10": paper_preset(1.0, 128, 450_000, discriminator_steps=50),
         "paper-eps10-fashion": paper_preset(1.0, 128, 450_000, discriminator_steps=100),
         "paper-eps10-adaptive": paper_preset(
@@ -128,7 +137,7 @@ class DpGan(Method):
         config = decided(config, domain)
         privacy = config.privacy
         embedding = embedding_events(privacy.embedding_share or 0, privacy.embedding_noise_multiplier, budget)
-        config = _decided_embedding(config, domain, embedding)
+        config = with_embedding(config, domain, embedding)
 
         def events(multiplier: float) -> tuple[Event, ...]:
             return (_step_event(config, domain, multiplier), *embedding)
@@ -258,15 +267,6 @@ def _step_event(config: DpGanConfig, domain: Domain, noise_multiplier: float) ->
         sampling=PoissonSampling(rate=sampling_rate(_batch(config), domain.nominal_records)),
         count=config.privacy.steps or 1,
         purpose=_PURPOSE,
-    )
-
-
-def _decided_embedding(config: DpGanConfig, domain: Domain, events: tuple[Event, ...]) -> DpGanConfig:
-    noise = events[0].noise_multiplier if events else 0.0
-    privacy = config.privacy.model_copy(update={"embedding_noise_multiplier": noise or None})
-    settings = decided_embedding(config.method.embedding, domain, noise)
-    return config.model_copy(
-        update={"privacy": privacy, "method": config.method.model_copy(update={"embedding": settings})}
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Protocol, Self, TypeVar
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from understudy.data.domain import Domain
 from understudy.privacy import accounting
@@ -14,6 +15,26 @@ from understudy.training.settings import EmbeddingSettings
 
 Share = Annotated[float, Field(ge=0, lt=1)]  # of epsilon; 0: no embedding
 Settings = TypeVar("Settings", bound=EmbeddingSettings)
+
+
+class _Method(Protocol):
+    @property
+    def embedding(self) -> EmbeddingSettings: ...
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self: ...
+
+
+class _Embedded(Protocol):
+    @property
+    def privacy(self) -> BaseModel: ...
+
+    @property
+    def method(self) -> _Method: ...
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self: ...
+
+
+Config = TypeVar("Config", bound=_Embedded)
 
 
 def embedding_event(noise_multiplier: float) -> Event:
@@ -33,3 +54,12 @@ def decided_embedding(settings: Settings, domain: Domain, noise_multiplier: floa
     """The settings with everything filled in that was left to public facts: the image size and the noise."""
     pixels = domain.shape[0] * domain.shape[1] * domain.shape[2]
     return settings.decided(pixels, noise_multiplier * (domain.classes or 1) / domain.nominal_records)
+
+
+def with_embedding(config: Config, domain: Domain, events: tuple[Event, ...]) -> Config:
+    """The config of a method that starts from an embedding, with its noise and its settings filled in."""
+    noise = events[0].noise_multiplier if events else None
+    privacy = config.privacy.model_copy(update={"embedding_noise_multiplier": noise})
+    embedding = decided_embedding(config.method.embedding, domain, noise or 0.0)
+    method = config.method.model_copy(update={"embedding": embedding})
+    return config.model_copy(update={"privacy": privacy, "method": method})

@@ -35,7 +35,7 @@ from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.methods.base import Method, Plan
 from understudy.methods.configuration import MethodConfig, PrivacyConfig
-from understudy.methods.embedding_share import Share, decided_embedding, embedding_events
+from understudy.methods.embedding_share import Share, embedding_events, with_embedding
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, RevealedRouting, RoutedSampling
@@ -136,7 +136,7 @@ class GsWgan(Method):
         config = _decided(config, domain)
         privacy = config.privacy
         embedding = embedding_events(privacy.embedding_share, privacy.embedding_noise_multiplier, budget)
-        config = _decided_embedding(config, domain, embedding)
+        config = with_embedding(config, domain, embedding)
 
         def events(multiplier: float) -> tuple[Event, ...]:
             return (_answer_event(config, multiplier), *embedding)
@@ -262,14 +262,6 @@ def _decided(config: GsWganConfig, domain: Domain) -> GsWganConfig:
     }
     privacy = config.privacy.model_copy(update={"subsets": subsets, "queries": steps * rows})
     return config.model_copy(update={"privacy": privacy, "method": method.model_copy(update=settings)})
-
-
-def _decided_embedding(config: GsWganConfig, domain: Domain, events: tuple[Event, ...]) -> GsWganConfig:
-    noise = events[0].noise_multiplier if events else None
-    privacy = config.privacy.model_copy(update={"embedding_noise_multiplier": noise})
-    embedding = decided_embedding(config.method.embedding, domain, noise or 0.0)
-    method = config.method.model_copy(update={"embedding": embedding})
-    return config.model_copy(update={"privacy": privacy, "method": method})
 
 
 def _remarks(config: GsWganConfig, event: Event, delta: float) -> tuple[str, ...]:
