@@ -108,7 +108,7 @@ def page(results: dict[str, Row]) -> str:
         parts += [f"## {dataset}\n", quality_section(dataset, of["quality"]), *note]
     sections = (
         ("Classifiers", of["classifiers"], classifiers_section),
-        ("Curves", of["curve"], curve_section),
+        ("Curves and comparisons", of["curve"], curve_section),
         ("Checks on real data", of["check"], checks_section),
         ("Faults found in private samples", of["bugs"], bugs_section),
         ("Annotation", of["annotation"], annotation_section),

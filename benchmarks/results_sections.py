@@ -90,7 +90,7 @@ def classifiers_section(files: dict[str, Row]) -> str:
 
 def curve_section(files: dict[str, Row]) -> str:
     """One table for each sweep that ``understudy curve`` wrote, with its picture if one is named."""
-    parts = ["Each point is a run of its own with its own certificate (`understudy curve`).\n"]
+    parts = ["Each point is a run of its own with its own certificate (`understudy curve`, `understudy compare`).\n"]
     for stem, row in files.items():
         keys = list(dict.fromkeys(key for point in row["points"] for key in point["values"]))
         metrics = list(dict.fromkeys(name for point in row["points"] for name in point["figures"]))

@@ -107,7 +107,7 @@ def test_every_file_is_on_the_page(script: ModuleType):
         "mnist",
         "scans",
         "Classifiers",
-        "Curves",
+        "Curves and comparisons",
         "Checks on real data",
         "Run audits",
         "Speed",
