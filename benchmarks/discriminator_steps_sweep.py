@@ -2,9 +2,11 @@
 
     python benchmarks/discriminator_steps_sweep.py --steps 20000
     python benchmarks/discriminator_steps_sweep.py --steps 20000 --only 50 --runs sweep-runs
+    python benchmarks/discriminator_steps_sweep.py --steps 100000 --noise-multiplier 1
 
 Trains ``dpgan`` on MNIST at one epsilon with n_D = 1, 10, 50 and 100, the networks and batch of the paper and the noise
-that the budget allows for so many steps. Writes ``benchmarks/results/dpgan-discriminator-steps-<dataset>-eps<E>.json``
+that the budget allows for so many steps, or the noise of the paper, of which fewer steps than its 450,000 are a part at
+a smaller epsilon. Writes ``benchmarks/results/dpgan-discriminator-steps-<dataset>-eps<E>.json``
 after every point: figures, the discriminator's accuracy on fakes over time, and the certificate. Points that are in the
 file already are skipped, and a run that was cut off continues if ``--runs`` names the same folder again; so the sweep
 may be cut into commands of any length.
@@ -59,7 +61,7 @@ def measure_point(number: int, options: argparse.Namespace, run: Path) -> dict[s
 
 def start(number: int, options: argparse.Namespace, data: us.ImageDataset, run: Path) -> us.Release:
     config = {
-        "privacy": {"steps": options.steps, "batch": options.batch, "noise_multiplier": None},
+        "privacy": {"steps": options.steps, "batch": options.batch, "noise_multiplier": options.noise_multiplier},
         "method": {"discriminator_steps": number},
         "runtime": {"device": options.device, "precision": options.precision},
     }
@@ -105,6 +107,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=450_000, help="discriminator steps T of each run")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--epsilon", type=float, default=10.0)
+    parser.add_argument("--noise-multiplier", type=float, help="that of the paper is 1; by default what epsilon allows")
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--metrics", default="fid,cnn")
     parser.add_argument("--samples", type=int, default=60_000)

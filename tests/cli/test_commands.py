@@ -48,6 +48,16 @@ def test_plan(call: Caller):
     assert plan["events"][0]["mechanism"] == "gaussian"
 
 
+def test_a_plan_with_hardly_any_noise_is_more_than_can_be_accounted(call: Caller):
+    hopeless = ["plan", "gs-wgan", "--records", 60000, "--epsilon", 1e9, "--delta", 1e-5]
+    hopeless += ["--set", "privacy.noise_multiplier=0.001"]
+    answer = call(*hopeless)
+    assert answer.code == 3
+    assert "more than can be accounted of 1e+09" in answer.out
+    found = call(*hopeless, "--json").json()
+    assert (found["epsilon"], found["affordable"]) == (None, False)
+
+
 def test_plan_with_settings(call: Caller, tmp_path: Path):
     (tmp_path / "config.toml").write_text("[method]\nsteps = 7\n")
     plan = call(*PLAN, "--config", tmp_path / "config.toml", "--set", "method.batch=11", "--json").json()
@@ -65,6 +75,9 @@ def test_sample_in_every_format(call: Caller, released: Path, tmp_path: Path):
     assert report["count"] == 5
     assert len(list((tmp_path / "pngs").rglob("*.png"))) == 5
     assert call("sample", released, "-n", 5, "--to", tmp_path / "out.parquet").code == 0
+    assert call("sample", released, "-n", 5, "--temperature", 0.5, "--to", tmp_path / "typical.npz").code == 0
+    refused = call.refused("sample", released, "-n", 5, "--temperature", 2, "--to", tmp_path / "wild.npz")
+    assert "temperature: 2 was asked for; pass more than 0 and at most 1" in refused
 
 
 def test_verify_ends_with_the_line(call: Caller, released: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -79,8 +80,9 @@ def _describe(plan: Plan) -> str:
 
 
 def _spending(plan: Plan) -> list[tuple[str, str]]:
+    epsilon = f"{plan.epsilon:.4f}" if math.isfinite(plan.epsilon) else "more than can be accounted"
     return [
-        ("epsilon", f"{plan.epsilon:.4f} of {plan.budget.epsilon:g} (delta {plan.budget.delta:g})"),
+        ("epsilon", f"{epsilon} of {plan.budget.epsilon:g} (delta {plan.budget.delta:g})"),
         ("noise multiplier", f"{plan.config.privacy.noise_multiplier:.6g}"),
     ]
 

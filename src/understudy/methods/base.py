@@ -46,14 +46,14 @@ class Plan:
 
     @property
     def private(self) -> bool:
-        """Whether the run will carry any guarantee; a method without privacy plans an infinite epsilon."""
-        return math.isfinite(self.epsilon)
+        """Whether the run will carry any guarantee; a method without privacy plans no event and an infinite epsilon."""
+        return bool(self.events)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for ``--json`` and ``run.json``."""
         return {
             "method": self.method,
-            "epsilon": self.epsilon if self.private else None,
+            "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
             "delta": self.budget.delta if self.private else None,
             "noise_multiplier": self.config.privacy.noise_multiplier,
             "steps": self.steps,
