@@ -19,7 +19,7 @@ import understudy
 
 SOURCE = Path(understudy.__file__).parent
 STAGES = (  # a module imports from its own stage and earlier ones, never from a later one
-    ("errors", "_lazy", "files", "devices"),
+    ("errors", "_lazy", "files", "devices", "processes"),
     ("data",),
     ("privacy",),
     ("models",),

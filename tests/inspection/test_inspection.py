@@ -141,6 +141,19 @@ def test_missing_and_rare_classes_are_found_in_the_law_of_labels():
     assert alone == {"4", "7"}
 
 
+def test_of_a_class_that_is_missing_only_that_is_said():
+    """A generator that saw no image of a class draws anything for it; how that looks is no fault of the data."""
+    broken = samples(1, shares=shares(class_7=0.0005), deviation=1e-4)
+    images = list(broken.images)
+    images[7] = some(quarter_turn, 0.7)(images[7], np.random.default_rng(0))
+    broken, usual = replace(broken, images=tuple(images)), samples(0, shares=shares(), deviation=1e-4)
+    for inspection in (inspect_samples(broken, usual), inspect_samples(broken)):
+        assert [(finding.name, finding.classes) for finding in inspection.findings] == [("missing-class", ("7",))]
+        assert not inspection.examples
+    rare = inspect_samples(replace(broken, shares=shares(class_7=0.01)), usual)
+    assert [finding.name for finding in rare.findings] == ["rotated-90", "imbalance"], "it is there, so it is judged"
+
+
 def test_noise_in_the_law_of_labels_is_no_finding():
     noisy = samples(1, shares=shares(class_7=0.03), deviation=0.02)
     assert inspect_samples(noisy, samples(0, shares=shares(), deviation=0.0)).findings == ()

@@ -7,12 +7,12 @@ The folder: ``comparison.json`` (what was asked for), ``runs/METHOD`` (a run fol
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from understudy.cli.comparison_plan import RUNS, Task, check_tasks
 from understudy.cli.progress import StopRequest, stop_on_signals
 from understudy.errors import AbortedRun, CheckError, InputError, InterruptedRun, UnderstudyError
+from understudy.processes import worker_command, worker_environment
 
 if TYPE_CHECKING:
     from understudy.data import ImageDataset
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from understudy.evaluate.spending import Total
 
 DESCRIPTION, FIGURES, PAGE = "comparison.json", "compare.json", "compare.html"
-_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _BROKEN = (AbortedRun.exit_code, CheckError.exit_code)
 
 
@@ -247,10 +247,10 @@ class _Crew:
             process = _start(words.fileno(), self.jobs)
             self.running.add(process)
             assert process.stdin is not None
-            process.stdin.write(json.dumps(task.as_dict()).encode() + b"\n")
-            process.stdin.flush()  # and left open: where it closes, the process knows that this one has ended
+            with suppress(BrokenPipeError):  # it has ended already, and its exit code says why
+                process.stdin.write(json.dumps(task.as_dict()).encode() + b"\n")
+                process.stdin.close()
             code = process.wait()
-            process.stdin.close()
             self.running.discard(process)
         print(f"{task.method}: {'done' if code == 0 else 'ended early'}", file=sys.stderr)
         if code < 0:
@@ -263,10 +263,13 @@ def _start(words: int, jobs: int) -> subprocess.Popen[bytes]:
     """A process with its share of the cores, in a session of its own: Ctrl-C reaches it once, through this one."""
     from understudy.evaluate.parallel import cores
 
-    command = [sys.executable, "-P", "-m", "understudy.cli.comparison_worker"]
-    environment = {**os.environ, **dict.fromkeys(_VARIABLES, str(max(1, cores() // jobs)))}
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=words, stderr=words, env=environment, start_new_session=True
+        worker_command("understudy.cli.comparison_worker"),
+        stdin=subprocess.PIPE,
+        stdout=words,
+        stderr=words,
+        env=worker_environment(max(1, cores() // jobs)),
+        start_new_session=True,
     )
 
 

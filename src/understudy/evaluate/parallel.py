@@ -8,21 +8,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from understudy.errors import InputError
 from understudy.evaluate import worker as worker_module
 from understudy.evaluate.classifiers import ClassifierSetup, classifier_entry
 from understudy.evaluate.downstream import DownstreamResult, LabelledImages, downstream_accuracy
 from understudy.evaluate.worker import encode, result_from, setup_as_dict
+from understudy.processes import worker_command, worker_environment
 
 SMALL_SET = 5_000_000  # bytes of training images
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -133,16 +131,8 @@ class _Pool:
 
 
 def _start(threads: int) -> subprocess.Popen[bytes]:
-    """A worker with this interpreter, this package and so many threads."""
-    home = Path(worker_module.__file__).parents[2]
-    paths = [str(home), os.environ.get("PYTHONPATH", "")]
-    environment = {
-        **os.environ,
-        **dict.fromkeys(THREAD_VARIABLES, str(threads)),
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-    }
-    command = [sys.executable, "-P", "-m", worker_module.__name__]
     pipe = subprocess.PIPE
+    command, environment = worker_command(worker_module.__name__), worker_environment(threads)
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
 
 

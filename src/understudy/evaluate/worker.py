@@ -18,6 +18,7 @@ import numpy as np
 from understudy.errors import UnderstudyError
 from understudy.evaluate.classifiers import ClassifierSetup
 from understudy.evaluate.downstream import DownstreamResult, LabelledImages, downstream_accuracy
+from understudy.processes import end_with_parent
 
 
 def encode(train: LabelledImages, test: LabelledImages) -> bytes:
@@ -66,6 +67,7 @@ def result_from(line: str) -> DownstreamResult:
 
 def main() -> int:
     """Read the task and the sets from stdin, write the result to stdout."""
+    end_with_parent()
     task = json.loads(sys.stdin.buffer.readline())
     train, test = decode(io.BytesIO(sys.stdin.buffer.read()))  # a pipe has no position, which NumPy asks for
     try:

@@ -97,7 +97,7 @@ def _alone(suspect: Samples) -> Inspection:
     recognitions = contents.recognise(usable, usable)
     found = [*found, *contents.find_confused_classes(recognitions, names, level)]
     found += pixels.find_empty_classes(classes, names, level)
-    found += contents.find_imbalance(suspect, None)
+    found = _of_seen_classes([*found, *contents.find_imbalance(suspect, None)])
     return Inspection(suspect, None, tuple(found), mixtures=tuple(groups), recognitions=tuple(recognitions))
 
 
@@ -121,15 +121,26 @@ def _compared(suspect: Samples, normal: Samples) -> Inspection:
     found += strange
     found += pixels.find_pixel_changes(usual, restored, names, level)
     found += pixels.find_empty_classes(images, names, level)
-    found += contents.find_imbalance(suspect, normal)
+    found = _of_seen_classes([*found, *contents.find_imbalance(suspect, normal)])
     return Inspection(
         suspect,
         normal,
         tuple(found),
         shares=_shares(verdicts, changes, names),
         recognitions=tuple(recognitions),
-        examples=_examples(verdicts, changes, found_names, len(names)),
+        examples=_examples(verdicts, changes, {finding.name for finding in found}, len(names)),
     )
+
+
+def _of_seen_classes(found: Sequence[Finding]) -> list[Finding]:
+    """The findings without those on how a missing class looks: a generator that saw no image of it draws anything."""
+    missing = {name for finding in found if finding.name == "missing-class" for name in finding.classes}
+    on_looks = ("orientation", "intensity", "unknown")
+    return [
+        finding
+        for finding in found
+        if finding.kind not in on_looks or not finding.classes or not set(finding.classes) <= missing
+    ]
 
 
 def _without(
