@@ -130,16 +130,16 @@ def test_a_ledger_without_a_description_is_not_overwritten(tmp_path):
     tiny_train(METHOD, tiny_data(), tmp_path / "run")
     (tmp_path / "run" / "run.json").unlink()
     before = (tmp_path / "run" / "ledger.jsonl").read_bytes()
-    with pytest.raises(InputError, match=r"ledger: .* exists already"):
+    with pytest.raises(InputError, match="holds other files already"):
         tiny_train(METHOD, tiny_data(), tmp_path / "run")
     assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == before
 
 
 def test_there_is_nothing_to_resume_or_release_in_a_folder_without_a_run(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(InputError, match=r"run: .*run\.json cannot be read"):
+        with pytest.raises(InputError, match="run: there is none in "):
             resume(tiny_data(), folder)
-        with pytest.raises(InputError, match=r"run: .*run\.json cannot be read"):
+        with pytest.raises(InputError, match="run: there is none in "):
             release_early(folder)
     assert list(tmp_path.iterdir()) == []
 

@@ -42,6 +42,7 @@ from understudy.workflow import (
     declared_moves,
     read_description,
     read_fingerprint,
+    refuse_occupied,
     write_description,
 )
 
@@ -65,8 +66,7 @@ def annotate(
     check_memory(plan.memory_bytes, device)
     make_folder(folder, "run")
     with locked(folder):
-        if (folder / "run.json").exists():
-            raise InputError(f"run: {folder} holds a run already; continue it with --resume or choose another folder")
+        refuse_occupied(folder)
         ledger = Ledger.create(folder / "ledger.jsonl")
         base.save(folder / _BASE, allow_seeded=True)
         write_description(folder, plan, data, options, base_sha256=file_sha256(folder / _BASE / CERTIFICATE))

@@ -22,6 +22,7 @@ def worker_environment(threads: int) -> dict[str, str]:
     """This environment, this package, and so many threads."""
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     return {
+        "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait leave the core to others
         **os.environ,
         **dict.fromkeys(THREAD_VARIABLES, str(threads)),
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),

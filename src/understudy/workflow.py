@@ -30,7 +30,7 @@ from understudy.release.release import Release, build_release
 from understudy.training.checkpoints import Checkpoints
 from understudy.training.history import count_run
 from understudy.training.identity import MOVED, RunIdentity
-from understudy.training.run import ProgressListener, Run, latest_checkpoint, locked
+from understudy.training.run import LOCK, ProgressListener, Run, latest_checkpoint, locked
 from understudy.training.states import released_weights
 
 FINGERPRINT = "private/data.sha256"
@@ -78,12 +78,19 @@ def train(
     check_memory(plan.memory_bytes, device)
     make_folder(folder, "run")
     with locked(folder):
-        if (folder / "run.json").exists():
-            raise InputError(f"run: {folder} holds a run already; continue it with --resume or choose another folder")
+        refuse_occupied(folder)
         ledger = Ledger.create(folder / "ledger.jsonl")
         write_description(folder, plan, data, options)
         run = Run(folder, plan, data, ledger, Randomness(options.seed), device)
         return _train(implementation, run, options)
+
+
+def refuse_occupied(folder: Path) -> None:
+    """Refuse a folder for a new run that holds anything but the lock which this process has on it."""
+    if (folder / "run.json").exists():
+        raise InputError(f"run: {folder} holds a run already; continue it with --resume or choose another folder")
+    if any(entry.name != LOCK for entry in folder.iterdir()):
+        raise InputError(f"run: {folder} holds other files already; choose another folder")
 
 
 def resume(data: ImageDataset, out: Path | str, options: TrainOptions | None = None) -> Release:
@@ -148,6 +155,8 @@ class RunDescription:
 
 def read_description(folder: Path) -> RunDescription:
     """The description of a run folder."""
+    if not (folder / "run.json").exists():
+        raise InputError(f"run: there is none in {folder}; pass the folder that `train` was given as --out")
     raw = read_json(folder / "run.json", "run")
     try:
         budget = NoBudget() if raw["budget"] is None else Budget(**raw["budget"])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ..release.building import make_release
 from .calling import Caller
 
 BUDGET = ["--epsilon", 10, "--delta", 1e-5]
@@ -106,12 +107,13 @@ def test_unknown_keys_of_a_file(call: Caller, tmp_path: Path, archive: Path):
     (tmp_path / "config.json").write_text("{")
     assert "config.json" in train(call, tmp_path, archive, *BUDGET, "--config", tmp_path / "config.json")
     assert "none.toml" in train(call, tmp_path, archive, *BUDGET, "--config", tmp_path / "none.toml")
+    assert "ends in '.yaml'" in train(call, tmp_path, archive, *BUDGET, "--config", tmp_path / "config.yaml")
 
 
 @pytest.mark.parametrize(
     ("declaration", "words"),
     [
-        ("colour=blue", "colour"),
+        ("colour=blue", "colour: there is no such option; known are "),
         ("value_range", "key=value"),
         ("value_range=1,0", "value_range"),
         ("channels=2", "channels"),
@@ -134,6 +136,41 @@ def test_output_that_cannot_be_written(call: Caller, train_arguments: list[objec
     (tmp_path / "file").write_text("")
     arguments = [tmp_path / "file" / "run" if part == tmp_path / "run" else part for part in train_arguments]
     assert "cannot be written" in call.refused(*arguments)
+
+
+def test_a_folder_that_holds_something_else_is_no_place_for_a_run(
+    call: Caller, train_arguments: list[object], tmp_path: Path
+):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "scan.png").touch()
+    assert "holds other files already; choose another folder" in call.refused(*train_arguments)
+    assert [entry.name for entry in (tmp_path / "run").iterdir() if entry.name != "lock"] == ["scan.png"]
+
+
+def test_a_release_takes_the_place_of_no_other(call: Caller, train_arguments: list[object], tmp_path: Path):
+    runs = [tmp_path / "first", tmp_path / "second"]
+    for run in runs:
+        arguments = list(train_arguments)
+        arguments[arguments.index("--out") + 1] = run
+        assert call(*arguments).code == 0
+    assert call("release", runs[0], "--to", tmp_path / "released").code == 0
+    kept = (tmp_path / "released" / "certificate.json").read_bytes()
+    assert "holds another release" in call.refused("release", runs[1], "--to", tmp_path / "released")
+    assert call("release", runs[0], "--to", tmp_path / "released").code == 0, "the same once more"
+    assert (tmp_path / "released" / "certificate.json").read_bytes() == kept
+
+
+def test_samples_do_not_go_into_a_release(call: Caller, released: Path):
+    sentence = call.refused("sample", released, "-n", 3, "--to", released / "x.npz")
+    assert "is a release, and one more file would spoil it" in sentence
+    assert call("verify", released).code == 0
+
+
+def test_a_release_without_labels_is_not_scored_as_if_the_data_had_none(call: Caller, tmp_path: Path):
+    released = make_release(classes=None).save(tmp_path / "plain")
+    sentence = call.refused("evaluate", released, "--data", "digits")
+    assert f"labels: the release in {released} has none" in sentence
+    assert "`annotate`" in sentence
 
 
 def test_fewer_nominal_records_than_subsets(call: Caller):
@@ -181,3 +218,4 @@ def test_bad_samples(call: Caller, released: Path, tmp_path: Path):
 
 def test_unknown_metrics(call: Caller, released: Path):
     assert "beauty" in call.refused("evaluate", released, "--data", "digits", "--metrics", "beauty")
+    assert "samples: 0 images" in call.refused("evaluate", released, "--data", "digits", "--samples", 0)

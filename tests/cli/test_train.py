@@ -55,7 +55,9 @@ def test_a_figure_that_depends_on_the_data_is_named_by_its_place_only(call: Call
 
 
 def test_a_seeded_run_is_stamped(call: Caller, train_arguments: list[object], tmp_path: Path):
-    assert call(*train_arguments, "--seed", 3).code == 0
+    answer = call(*train_arguments, "--seed", 3)
+    assert answer.code == 0
+    assert "who knows the seed can remove the noise" in answer.out
     assert "randomness" in call.refused("verify", tmp_path / "run", code=1)
     assert "--allow-seeded" in call.refused("release", tmp_path / "run", "--to", tmp_path / "copy")
     assert call("release", tmp_path / "run", "--to", tmp_path / "copy", "--allow-seeded").code == 0

@@ -57,7 +57,10 @@ def command(
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="Of generator and annotator together.")] = None,
     delta: Annotated[float | None, typer.Option("--delta", help="Of generator and annotator together.")] = None,
     images: Annotated[
-        str | None, typer.Option("--images", help="Label these too: a folder, .npz or IDX file without labels.")
+        str | None,
+        typer.Option(
+            "--images", help="Label these too, at the size of the release: a folder, .npz or IDX file without labels."
+        ),
     ] = None,
     to: Annotated[
         Path | None, typer.Option("--to", help="Where labelled --images go: .npz, .parquet or a folder.")

@@ -23,6 +23,7 @@ from understudy.cli.options import (
     print_json,
 )
 from understudy.cli.scoring import Listeners, show_scoring
+from understudy.errors import InputError
 
 if TYPE_CHECKING:
     from understudy.data import ImageDataset
@@ -151,7 +152,13 @@ def evaluate_release(
     choices = choices or Choices()
     names = [name.strip() for name in metrics.split(",")]
     expand_metrics(names)  # a misspelt name is refused before anything is read
+    if samples is not None and samples < 1:
+        raise InputError(f"samples: {samples} images were asked for; pass 1 or more")
     release = load(folder)
+    if not release.domain.labelled:
+        raise InputError(
+            f"labels: the release in {folder} has none, but an evaluation needs them; name its images with `annotate`"
+        )
     source, held_out, split = real
     train = source.completed_from(release.domain).load("train")
     test = held_out.completed_from(release.domain).load(split)
@@ -189,8 +196,6 @@ def _percent(share: float) -> str:
 
 
 def _pair(data: ImageDataset) -> tuple[Any, Any]:
-    from understudy.errors import InputError
-
     if data.labels is None:
         raise InputError(f"labels: {data.name} has none, but an evaluation needs them; pass labelled real data")
     return data.images, data.labels

@@ -23,7 +23,12 @@ def command(
     normal: Annotated[
         Path | None, typer.Argument(metavar="[NORMAL]", help="A release of data that are in order, to compare with.")
     ] = None,
-    to: Annotated[Path, typer.Option("--to", help="The HTML file to write.")] = Path("inspection.html"),
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--to", help="The HTML file to write; by default inspection.html, with --real inspection-not-private.html."
+        ),
+    ] = None,
     samples: Annotated[int, typer.Option("--samples", help="Images to draw of each class.")] = 600,
     real: Annotated[
         str | None, typer.Option("--real", help="Compare with real data instead: NOT private, and stamped so.")
@@ -45,6 +50,7 @@ def command(
 
     if normal is not None and real is not None:
         raise InputError("inspect: compare with a normal release or with --real data; leave one of them out")
+    to = to or Path("inspection.html" if real is None else "inspection-not-private.html")
     check_page_destination(to)
     drawn = _draw(suspect, samples)
     reference = None if normal is None else _draw(normal, samples)
@@ -59,7 +65,9 @@ def command(
             typer.echo(sentence)
         typer.echo(f"page: {path} ({inspection.stamp})")
     if check and inspection.findings:
-        raise CheckError(f"inspect: {len(inspection.findings)} findings about {suspect}; the page {path} shows them")
+        count = len(inspection.findings)
+        findings = "one finding" if count == 1 else f"{count} findings"
+        raise CheckError(f"inspect: {findings} about {suspect}; the page {path} shows them")
 
 
 def _draw(folder: Path, samples: int) -> Samples:

@@ -26,6 +26,8 @@ def command(
 ) -> None:
     """Release a run as it stands; a run released early is charged for its plan."""
     release = _current_release(run)
+    if to is not None:
+        _refuse_another(to, release)
     place = run / "release" if to is None else release.save(to, allow_seeded=allow_seeded)
     if release.certificate.not_private is not None:
         raise InputError(f"release: {release.method} is {release.certificate.not_private}; it stays in its run folder")
@@ -36,6 +38,17 @@ def command(
     from understudy.release.meaning import claim
 
     typer.echo(f"{claim(headline)}: the release is in {place} ({release.certificate.stopped_because or 'complete'})")
+
+
+def _refuse_another(to: Path, release: Release) -> None:
+    """Refuse a folder with a release of other weights, which would be lost."""
+    from understudy.privacy.certificate import read_certificate
+    from understudy.release.folders import CERTIFICATE
+
+    if not (to / CERTIFICATE).is_file():
+        return
+    if read_certificate(to / CERTIFICATE).generator_sha256 != release.certificate.generator_sha256:
+        raise InputError(f"release: {to} holds another release; choose another folder, or remove that one first")
 
 
 def _current_release(run: Path) -> Release:

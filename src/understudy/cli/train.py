@@ -88,12 +88,15 @@ def command(
         marks = {"not_private": stamp} if stamp else {}
         print_json({**names, **figures} | marks | _other_figures(release, out))
         return
+    from understudy.privacy.randomness import OS_ENTROPY
     from understudy.release.meaning import by_viewer, claim
 
     for line in by_viewer(release.certificate.guarantees):
         typer.echo(line)
     typer.echo(f"{stamp or claim(release.certificate.headline)}: the release is in {out / 'release'}")
     _tell_other_figures(release, out)
+    if release.certificate.randomness != OS_ENTROPY:
+        typer.echo(f"{release.certificate.randomness}: who knows the seed can remove the noise, so `verify` refuses it")
     typer.echo(
         f"next: understudy verify {shlex.quote(str(out))}, understudy sample {shlex.quote(str(out))} -n 1000 --to x.npz"
     )

@@ -67,7 +67,9 @@ def first_sentence(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"])
     if not where:
         return message
-    return f"{where}: {first.get('input')!r} is not valid ({message[:1].lower()}{message[1:]}); see its documentation"
+    if first["type"] == "extra_forbidden":
+        return f"{where}: there is no such option; known are {', '.join(sorted(SourceOptions.model_fields))}"
+    return f"{where}: {first.get('input')!r} is not valid ({message[:1].lower()}{message[1:]}); see docs/data.md"
 
 
 def source_options(**values: object) -> SourceOptions:

@@ -65,6 +65,8 @@ def read_config_file(path: Path) -> dict[str, Any]:
     """The values of a JSON or TOML config file."""
     import tomllib
 
+    if path.suffix not in ("", ".json", ".toml"):
+        raise InputError(f"config: {path} ends in {path.suffix!r}; pass a .json or .toml file")
     try:
         if path.stat().st_size > _MAXIMUM_BYTES:
             raise InputError(f"config: {path} is larger than {_MAXIMUM_BYTES} bytes; it is not a file of settings")
@@ -115,7 +117,8 @@ def _explain(kind: type[MethodConfig], error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         known = ", ".join(_known_keys(kind, first["loc"][:-1]))
         return f"config: unknown key {where!r}; known here: {known}"
-    return f"config: {where}: {first.get('input')!r}: {first['msg']}"
+    advice = "pass auto, cpu or cuda" if first["type"] == "string_pattern_mismatch" else first["msg"]
+    return f"config: {where}: {first.get('input')!r}: {advice}"
 
 
 def _known_keys(kind: type[BaseModel], parents: Sequence[str | int]) -> list[str]:

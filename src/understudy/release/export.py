@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from understudy.errors import InputError
 from understudy.files import aside
-from understudy.release.folders import new_folder
+from understudy.release.folders import CERTIFICATE, new_folder
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -44,6 +44,8 @@ def export(
 def check_destination(destination: Path | str) -> Path:
     """The destination as a path, refused before any work if nothing can be written under that name."""
     path = Path(destination)
+    if (path.parent / CERTIFICATE).is_file():
+        raise InputError(f"output: {path.parent} is a release, and one more file would spoil it; choose another folder")
     if path.suffix in (".npz", ".parquet"):
         if path.is_dir():
             raise InputError(f"output: {path} is a folder; choose another name")

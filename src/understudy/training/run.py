@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from understudy.methods.base import Plan
 
 
+LOCK = "lock"
 _LEDGER_MARK = "ledger_mark"
 
 
@@ -157,7 +158,7 @@ def latest_checkpoint(checkpoints: Checkpoints, ledger: Ledger) -> Checkpoint | 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder for one process; a second one is refused."""
-    with (folder / "lock").open("w") as file:
+    with (folder / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
