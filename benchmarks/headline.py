@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -28,6 +27,7 @@ from understudy.devices import choose_device
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.methods.configuration import apply_settings
 from understudy.privacy.bayesian_record import kept_claims
+from understudy.release.grid import grid_png
 
 
 def main() -> None:
@@ -38,11 +38,12 @@ def main() -> None:
         costs = train(options, run, device)
         release = us.load_release(run / "release")
         others = [claim.model_dump() for claim in kept_claims(run / "private")]
-        shutil.copy(run / "release" / "samples.png", target(options, ".png"))
+        target(options, ".png").write_bytes(grid_png(release, options.temperature))
     row = {
         "method": options.method,
         "dataset": options.dataset,
         **claimed(release),
+        "temperature": options.temperature,
         **measure(release, options),
         **costs,
         **({"data_dependent": others} if others else {}),  # the data sets are public
@@ -86,7 +87,7 @@ def claimed(release: us.Release) -> dict[str, float | None]:
 def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:
     """FID, CNN accuracy, Inception score and the averages over classifiers as asked for; null where not measured."""
     real_train, real_test = us.load(options.dataset), us.load(options.dataset, split="test")
-    images, labels = release.sample(options.samples)
+    images, labels = release.sample(options.samples, temperature=options.temperature)
     channels_first = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
     config = EvaluationConfig(
         device=options.device, weights=options.weights, precision=options.precision, real_data_private=False
@@ -114,6 +115,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--preset", help="a named config of the method")
     parser.add_argument("--metrics", default="fid,cnn", help="of fid, cnn, is, downstream")
     parser.add_argument("--samples", type=int, default=60_000)
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the latent values when images are drawn")
     parser.add_argument(
         "--precision", default="tf32", choices=["fp32", "tf32", "fp16"], help="of the Inception network"
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,12 @@ def published_cells(row: PublishedRow) -> tuple[str, ...]:
 
 def verified_epsilon(stem: str, row: Row) -> str:
     """The claim of the row's certificate, after both numerical accountants have confirmed it from the events."""
-    certificate = parse_certificate(row["certificate"])
+    return _confirmed(stem, json.dumps(row["certificate"]))
+
+
+@cache
+def _confirmed(stem: str, content: str) -> str:
+    certificate = parse_certificate(json.loads(content))
     if certificate.not_private is not None:
         return "none, not private"
     claim = certificate.headline
