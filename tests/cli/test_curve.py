@@ -209,7 +209,7 @@ def refused(call: Caller, tmp_path: Path, *arguments: object, code: int = 2) -> 
         (["--epsilon", 1], "nothing to vary"),
         (["--over", "method.steps=2"], "--epsilon"),
         (["--epsilon", 1, "--over", "method.stepps=2,3"], "unknown key 'method.stepps'"),
-        (["--epsilon", 1, "--over", "queries=2,3"], "unknown key 'queries'"),
+        (["--epsilon", 1, "--over", "queries=2,3"], "'queries' is unknown; pass epsilon, delta or a setting"),
         (["--epsilon", 1, "--over", "method.steps=2,many"], "method.steps"),
         (["--over", "epsilon=1,-1"], "-1"),
         (["--epsilon", 1, "--over", "method.steps"], "not of the form"),

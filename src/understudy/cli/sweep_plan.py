@@ -72,6 +72,9 @@ def point_task(sweep: Sweep, point: PlannedPoint) -> Task:
     from understudy.evaluate.curves import BUDGET_KEYS
     from understudy.methods.configuration import apply_settings
 
+    unknown = [key for key in point.values if key not in BUDGET_KEYS and "." not in key]
+    if unknown:
+        raise InputError(f"over: {unknown[0]!r} is unknown; pass epsilon, delta or a setting such as privacy.queries")
     epsilon, delta = (point.values.get(name, given) for name, given in zip(BUDGET_KEYS, sweep.budget, strict=True))
     settings = [f"{key}={json.dumps(value)}" for key, value in point.values.items() if key not in BUDGET_KEYS]
     folder = sweep.out / POINTS / point.name

@@ -210,10 +210,12 @@ def _left_out(figures: tuple[dict[str, Any], ...], config: EvaluationConfig) -> 
         left_out.append(f"{len(cut)} classifiers trained on {most} of {cut[0]['offered']} images")
     names = {figure["name"] for figure in figures}
     if "cnn" in names:
-        left_out.append(f"the CNN ran {config.cnn.epochs} epochs instead of {replace(config, fast=False).cnn.epochs}")
+        full = replace(config, fast=False).cnn.epochs
+        left_out.append(f"the CNN ran {config.cnn.epochs} epochs instead of {full} (more where these are few steps)")
     if names & {"is", "fid[lenet]"}:
         full = replace(config, fast=False).scorer.epochs
-        left_out.append(f"the classifier behind is and fid[lenet] ran {config.scorer.epochs} epochs instead of {full}")
+        epochs = f"{config.scorer.epochs} epochs instead of {full} (more where these are few steps)"
+        left_out.append(f"the classifier behind is and fid[lenet] ran {epochs}")
     return tuple(left_out)
 
 
