@@ -43,6 +43,8 @@ NOT_COVERED = (
     "that a run was aborted because too many of its private gradients were not finite",
 )
 
+_BEGINNINGS = (LOCK, "ledger.jsonl", "private", "base")  # what there may be before the description
+
 
 @dataclass(frozen=True)
 class TrainOptions:
@@ -86,10 +88,13 @@ def train(
 
 
 def refuse_occupied(folder: Path) -> None:
-    """Refuse a folder for a new run that holds anything but the lock which this process has on it."""
+    """Refuse a folder for a new run that holds a run, or anything that no run begins with.
+
+    A run that was killed before it had a description spent nothing, and is begun anew in the same folder.
+    """
     if (folder / "run.json").exists():
         raise InputError(f"run: {folder} holds a run already; continue it with --resume or choose another folder")
-    if any(entry.name != LOCK for entry in folder.iterdir()):
+    if any(entry.name not in _BEGINNINGS and entry.suffix != ".partial" for entry in folder.iterdir()):
         raise InputError(f"run: {folder} holds other files already; choose another folder")
 
 
