@@ -85,6 +85,7 @@ def test_methods_are_trained_certified_scored_and_shown_side_by_side(
         assert "secret" not in text
 
 
+@pytest.mark.slow
 def test_the_same_command_keeps_what_is_finished_and_more_methods_add_to_it(
     call: Caller, arguments: list[object], tmp_path: Path
 ):

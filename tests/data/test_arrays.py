@@ -202,7 +202,7 @@ def test_bad_input(arguments: dict[str, object], sentence: str) -> None:
         ({"class_names": ("a", "a")}, "holds a name twice"),
         ({"class_names": ("a",), "unlabelled": True}, "given together with unlabelled=True"),
         ({"nominal_clients": 0}, "nominal_clients: 0 is not valid"),
-        ({"colour": True}, "colour: True is not valid (extra inputs are not permitted)"),
+        ({"colour": True}, "colour: there is no such option; known are channels, "),
     ],
 )
 def test_bad_options(values: dict[str, object], sentence: str) -> None:

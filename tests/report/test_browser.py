@@ -88,7 +88,7 @@ def test_one_run_with_everything(browser: Browser, run: Path, tmp_path: Path, wi
     assert headings_skip_no_level(page)
 
 
-@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+@pytest.mark.parametrize("width", [PHONE, pytest.param(DESKTOP, marks=pytest.mark.slow)])
 def test_several_runs_a_release_and_a_curve_side_by_side(browser: Browser, run: Path, tmp_path: Path, width: int):
     colour = make_release(channels=3, classes=None).save(tmp_path / "colour")
     mnist = write_run(tmp_path / "mnist-run", name="mnist")
