@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from understudy.data.domain import Domain
 from understudy.devices import check_memory, choose_device, explained_memory_errors
 from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.files import make_folder, write_text
-from understudy.methods.base import RECORDS_ONLY, Method, Plan, check_budget, configure
+from understudy.methods.base import Method, Plan, check_budget, configure, remarked
 from understudy.methods.configuration import MethodConfig, build_config
 from understudy.methods.registry import get_method, method_names
 from understudy.models.generator import Generator, GeneratorConfig, build_generator
@@ -214,14 +214,12 @@ def read_fingerprint(folder: Path) -> str:
 
 
 def _affordable_plan(method: Method, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
-    plan = method.plan(config, domain, budget)
+    plan = remarked(method.plan(config, domain, budget))
     if plan.epsilon > budget.epsilon:
         raise BudgetError(
             f"budget: this plan costs epsilon {plan.epsilon:g} at delta {budget.delta:g}, but only {budget.epsilon:g} "
             "is allowed; raise privacy.noise_multiplier or leave it out to have it calibrated"
         )
-    if domain.nominal_clients is not None and plan.private and all(event.unit == "record" for event in plan.events):
-        return replace(plan, remarks=(*plan.remarks, RECORDS_ONLY))
     return plan
 
 

@@ -58,6 +58,13 @@ def test_a_plan_with_hardly_any_noise_is_more_than_can_be_accounted(call: Caller
     assert (found["epsilon"], found["affordable"]) == (None, False)
 
 
+def test_a_delta_that_may_expose_a_record_is_remarked(call: Caller):
+    plan = ["plan", "dp-merf", "--records", 1000, "--epsilon", 10, "--delta"]
+    (remark,) = call(*plan, 1e-3, "--json").json()["remarks"]
+    assert remark.startswith("delta: 0.001 times 1000 records is 1 or more")
+    assert call(*plan, 9e-4, "--json").json()["remarks"] == []
+
+
 def test_plan_with_settings(call: Caller, tmp_path: Path):
     (tmp_path / "config.toml").write_text("[method]\nsteps = 7\n")
     plan = call(*PLAN, "--config", tmp_path / "config.toml", "--set", "method.batch=11", "--json").json()

@@ -41,7 +41,7 @@ def command(
 ) -> None:
     """Say what a run would do and cost, without data."""
     from understudy.data.options import declare_domain
-    from understudy.methods.base import configure
+    from understudy.methods.base import configure, remarked
     from understudy.methods.registry import get_method
 
     implementation = get_method(method)
@@ -51,7 +51,7 @@ def command(
         shape=(channels or 1, height, width), classes=classes or None, nominal_records=records, nominal_clients=clients
     )
     values = configure(implementation, read_settings(config, settings), preset)
-    result = implementation.plan(values, domain, budget)
+    result = remarked(implementation.plan(values, domain, budget))
     if as_json:
         print_json(result.as_dict() | {"affordable": result.epsilon <= budget.epsilon})
     else:

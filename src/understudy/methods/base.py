@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -65,6 +65,21 @@ class Plan:
             "config": self.config.model_dump(),
             "remarks": list(self.remarks),
         }
+
+
+def remarked(plan: Plan) -> Plan:
+    """The plan with what must be known about its unit and its delta, whatever the method."""
+    if not plan.private or any(event.unit != "record" for event in plan.events):
+        return plan
+    records, found = plan.domain.nominal_records, list(plan.remarks)
+    if plan.domain.nominal_clients is not None:
+        found.append(RECORDS_ONLY)
+    if plan.budget.delta * records >= 1:
+        found.append(
+            f"delta: {plan.budget.delta:g} times {records} records is 1 or more; choose a far smaller delta, since "
+            "delta may mean that a record is exposed outright"
+        )
+    return replace(plan, remarks=tuple(found))
 
 
 class Method(ABC):
