@@ -55,8 +55,9 @@ README_HEAD = """\
 Each epsilon was recomputed from the events of its certificate by two accountants. Where a method has several rows at
 one epsilon, this is the one of the least FID (without accuracy: of the largest Inception score). All rows, with
 commands, commits, machines, curves and speed: [docs/results.md](docs/results.md). Here all but `dp-cgan`, `dp-hp`,
-`dp-merf-ae` and `fedavg-gan` start from a noisy mean embedding as that of `dp-merf`, and most of their accuracy comes
-from it; the published systems have no such start.
+`dp-merf-ae` and `fedavg-gan` start from a noisy mean embedding as that of `dp-merf`, and none is more than about one
+point more accurate than `dp-merf` alone; the published systems have no such start, and without it the teachers and
+`dp-sinkhorn` were not measured here.
 """
 PROVISIONAL = """
 The check of FID on real data (training against test images of MNIST should score 1.02, `benchmarks/fid_check.py`) has
