@@ -2,14 +2,15 @@
 
     python benchmarks/discriminator_steps_sweep.py --steps 20000
     python benchmarks/discriminator_steps_sweep.py --steps 20000 --only 50 --runs sweep-runs
-    python benchmarks/discriminator_steps_sweep.py --steps 100000 --noise-multiplier 1
+    python benchmarks/discriminator_steps_sweep.py --steps 150000 --noise-multiplier 1 --marks 25000 50000 100000
 
 Trains ``dpgan`` on MNIST at one epsilon with n_D = 1, 10, 50 and 100, the networks and batch of the paper and the noise
 that the budget allows for so many steps, or the noise of the paper, of which fewer steps than its 450,000 are a part at
-a smaller epsilon. Writes ``benchmarks/results/dpgan-discriminator-steps-<dataset>-eps<E>.json``
-after every point: figures, the discriminator's accuracy on fakes over time, and the certificate. Points that are in the
-file already are skipped, and a run that was cut off continues if ``--runs`` names the same folder again; so the sweep
-may be cut into commands of any length.
+a smaller epsilon. Each run is scored at the ``--marks`` and at its end. Writes
+``benchmarks/results/dpgan-discriminator-steps-<dataset>-eps<E>.json`` after every score: figures, the curve of the FID
+with the epsilon of the steps so far, the discriminator's accuracy on fakes over time, and the certificate. What is in
+the file already is not done again, and a run that was cut off continues if ``--runs`` names the same folder again; so
+the sweep may be cut into commands of any length. ``--until`` leaves the runs at a step before their end.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from typing import Any
 import understudy as us
 from record import command_line, current_commit, device_name
 from understudy.devices import choose_device
+from understudy.errors import InterruptedRun
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
+from understudy.privacy.accounting import certified_epsilon
+from understudy.workflow import release_early
 
 CURVE = 100  # points of the accuracy over time
 
@@ -33,49 +37,74 @@ def main() -> None:
     options = parse()
     path = options.results / f"dpgan-discriminator-steps-{options.dataset}-eps{options.epsilon:g}.json"
     known = json.loads(path.read_text())["points"] if path.exists() else []
-    points = {point["values"]["discriminator_steps"]: point for point in known if point["steps"] == options.steps}
+    points = {point["values"]["discriminator_steps"]: point for point in known if point["planned"] == options.steps}
+    last = options.until or options.steps
     with tempfile.TemporaryDirectory() as folder:
         for number in options.only or options.over:
-            if number not in points:
-                points[number] = measure_point(number, options, (options.runs or Path(folder)) / f"n{number}")
+            run = (options.runs or Path(folder)) / f"n{number}"
+            for mark in [*(mark for mark in options.marks if mark < last), last]:
+                if mark <= points.get(number, {}).get("steps", 0):
+                    continue
+                points[number] = measure(number, mark, options, run, points.get(number))
                 write(path, [points[each] for each in sorted(points)], options)
-                print({key: points[number][key] for key in ("values", "epsilon", "figures", "seconds")}, flush=True)
+                print({key: points[number][key] for key in ("values", "steps", "figures", "seconds")}, flush=True)
 
 
-def measure_point(number: int, options: argparse.Namespace, run: Path) -> dict[str, Any]:
-    """Train with one n_D (or go on where the run stands), then score the generator."""
+def measure(
+    number: int, mark: int, options: argparse.Namespace, run: Path, before: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Train with one n_D until a mark (or go on to it), then score the generator as it stands there."""
     started = time.perf_counter()
-    data = us.load(options.dataset)
-    release = us.resume(data, run) if (run / "run.json").exists() else start(number, options, data, run)
+    release = train_until(mark, number, options, run)
+    seconds = time.perf_counter() - started
+    at_end = mark == (options.until or options.steps)
+    figures = score(release, options, options.metrics if at_end else "fid")
+    epsilon = certified_epsilon([release.certificate.events[0].charged(planned=0, executed=mark)], options.delta)
     return {
         "method": "dpgan",
         "values": {"discriminator_steps": number},
-        "steps": options.steps,
-        "epsilon": release.certificate.headline.epsilon,
-        "seconds": round(time.perf_counter() - started, 1),
-        "figures": score(release, options),
+        "planned": options.steps,
+        "steps": mark,
+        "epsilon": epsilon,
+        "seconds": round((before or {}).get("seconds", 0.0) + seconds, 1),
+        "figures": figures,
+        "curve": [*(before or {}).get("curve", []), {"steps": mark, "epsilon": epsilon, **figures}],
         "accuracy_on_fakes": accuracy_over_time(run),
         "certificate": json.loads(release.certificate.to_json()),
     }
 
 
-def start(number: int, options: argparse.Namespace, data: us.ImageDataset, run: Path) -> us.Release:
+def train_until(mark: int, number: int, options: argparse.Namespace, run: Path) -> us.Release:
+    """The generator after so many steps. Where that is not the end, its certificate charges the whole plan."""
+    data, reached = us.load(options.dataset), [0]
     config = {
         "privacy": {"steps": options.steps, "batch": options.batch, "noise_multiplier": options.noise_multiplier},
         "method": {"discriminator_steps": number},
         "runtime": {"device": options.device, "precision": options.precision},
     }
-    budget = us.Budget(options.epsilon, options.delta)
-    return us.train("dpgan", data, budget, run, us.TrainOptions(config=config, preset="paper-eps10"))
+    watched = us.TrainOptions(
+        config=config,
+        preset="paper-eps10",
+        listener=lambda progress: reached.append(progress.step),
+        stop_requested=lambda: options.steps > mark <= reached[-1],
+    )
+    try:
+        if (run / "run.json").exists():
+            return us.resume(data, run, watched)
+        return us.train("dpgan", data, us.Budget(options.epsilon, options.delta), run, watched)
+    except InterruptedRun:
+        return release_early(run)
 
 
-def score(release: us.Release, options: argparse.Namespace) -> dict[str, float]:
-    """The metrics that were asked for, on generated images against the real test images."""
+def score(release: us.Release, options: argparse.Namespace, metrics: str) -> dict[str, float]:
+    """Metrics of generated images against the real test images."""
     real_train, real_test = us.load(options.dataset), us.load(options.dataset, split="test")
     images, labels = release.sample(options.samples)
-    config = EvaluationConfig(device=options.device, weights=options.weights, precision="tf32", real_data_private=False)
+    config = EvaluationConfig(
+        device=options.device, weights=options.weights, precision=options.inception, real_data_private=False
+    )
     pairs = ((real_train.images, real_train.labels), (real_test.images, real_test.labels))
-    names = options.metrics.split(",")
+    names = metrics.split(",")
     result = evaluate(images[:, None], labels, *pairs, names, config)
     return {name: result.value(name) for name in names}
 
@@ -105,6 +134,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--over", type=int, nargs="+", default=[1, 10, 50, 100], help="the numbers n_D to try")
     parser.add_argument("--only", type=int, nargs="+", help="of these, only so many in this command")
     parser.add_argument("--steps", type=int, default=450_000, help="discriminator steps T of each run")
+    parser.add_argument("--marks", type=int, nargs="+", default=[], help="score the FID here too, on the way")
+    parser.add_argument("--until", type=int, help="leave the runs at this step, to be continued by another command")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--epsilon", type=float, default=10.0)
     parser.add_argument("--noise-multiplier", type=float, help="that of the paper is 1; by default what epsilon allows")
@@ -113,6 +144,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=60_000)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="tf32", choices=["fp32", "tf32", "bf16"])
+    parser.add_argument("--inception", default="tf32", choices=["fp32", "tf32", "fp16"], help="precision of the FID")
     parser.add_argument("--weights", type=Path, help="Inception weights; searched for where not given")
     parser.add_argument("--runs", type=Path, help="keep the runs here, and go on where they stand")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
