@@ -204,3 +204,21 @@ def test_a_budget_is_needed_and_other_settings_need_another_folder(
     (tmp_path / "taken" / "x.json").write_text("{}")
     taken = [tmp_path / "taken" if part == tmp_path / "all" else part for part in arguments]
     assert "holds other files" in call.refused(*taken, *tiny("dp-merf", "dp-hp"))
+
+
+@pytest.mark.parametrize("methods", ["{}", '{"dp-merf": 3}', '{"dp-merf": {"epsilon": 10}}', "[1]"])
+def test_a_damaged_description_is_refused_in_one_sentence(
+    call: Caller, arguments: list[object], tmp_path: Path, methods: str
+):
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / "comparison.json").write_text(f'{{"methods": {methods}}}')
+    assert "not the description of a comparison" in call.refused(*arguments, *tiny("dp-merf", "dp-hp"))
+
+
+def test_a_folder_of_another_run_is_refused_before_any_method_spends(
+    call: Caller, arguments: list[object], tmp_path: Path
+):
+    """It would be taken for a method of the comparison, whatever it was trained with."""
+    (tmp_path / "all" / "runs" / "dp-hp").mkdir(parents=True)
+    assert "runs/dp-hp is not of this comparison" in call.refused(*arguments, *tiny("dp-merf", "dp-hp"))
+    assert not (tmp_path / "all" / "runs" / "dp-merf").exists()

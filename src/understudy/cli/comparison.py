@@ -117,23 +117,21 @@ def describe(comparison: Comparison) -> str:
 def _remember(tasks: Sequence[Task], out: Path, data: ImageDataset) -> list[Task]:
     """Compare with what the folder was started with, and take over its other methods; else write it down."""
     from understudy.files import write_text
-    from understudy.privacy.certificate import read_json
     from understudy.workflow import FINGERPRINT
 
     path = out / DESCRIPTION
-    wanted = {task.method: _described(task) for task in tasks}
-    if path.exists():
-        earlier = read_json(path, "comparison")
-        known = earlier.get("methods") if isinstance(earlier, dict) else None
-        if not isinstance(known, dict):
-            raise InputError(f"compare: {path} is not the description of a comparison; choose another folder")
+    wanted, known = {task.method: _described(task) for task in tasks}, _earlier(path, set(_described(tasks[0])))
+    if known:
         _check_same(known, wanted, out)
-        first = next((out / RUNS / name / FINGERPRINT for name in known), path)
+        first = out / RUNS / next(iter(known)) / FINGERPRINT
         if first.is_file() and first.read_text(encoding="utf-8") != data.fingerprint():
             raise InputError(f"compare: {out} was started on other data of the same name; pass those, or another --out")
-        wanted = known | wanted
     elif any(out.glob("*.json")):
         raise InputError(f"compare: {out} holds other files already; choose another folder")
+    for task in tasks:
+        if task.method not in known and task.folder.exists():
+            raise InputError(f"compare: {task.folder} is not of this comparison; choose another folder")
+    wanted = known | wanted
     write_text(path, json.dumps({"methods": wanted}, indent=1) + "\n")
     given = {task.method: task for task in tasks}
     common = tasks[0].as_dict()
@@ -141,6 +139,20 @@ def _remember(tasks: Sequence[Task], out: Path, data: ImageDataset) -> list[Task
         given.get(name) or Task.from_dict({**common, **told, "folder": str(out / RUNS / name)})
         for name, told in wanted.items()
     ]
+
+
+def _earlier(path: Path, names: set[str]) -> dict[str, dict[str, Any]]:
+    """What each method was asked for, under these ``names``, when the folder was started; nothing where it is new."""
+    from understudy.privacy.certificate import read_json
+
+    if not path.exists():
+        return {}
+    raw = read_json(path, "comparison")
+    known = raw.get("methods") if isinstance(raw, dict) else None
+    told = list(known.values()) if isinstance(known, dict) else []
+    if not told or not all(isinstance(each, dict) and set(each) == names for each in told):
+        raise InputError(f"compare: {path} is not the description of a comparison; choose another folder")
+    return dict(known or {})
 
 
 def _described(task: Task) -> dict[str, Any]:
