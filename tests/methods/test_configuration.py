@@ -32,6 +32,10 @@ def test_values_go_to_their_groups_and_the_rest_keeps_its_default():
         ({"method": {"steps": 0}}, r"config: method\.steps: 0: .*greater than or equal to 1"),
         ({"method": {"steps": "many"}}, r"config: method\.steps: 'many': "),
         ({"method": {"steps": 2.5}}, r"config: method\.steps: 2\.5: "),
+        (
+            {"method": {"learning_rate": 1e300}},
+            r"config: method\.learning_rate: 1e\+300: .*less than or equal to 1000000000",
+        ),
         ({"privacy": {"noise_multiplier": 0}}, r"config: privacy\.noise_multiplier: 0: .*greater than 0"),
         ({"privacy": {"noise_multiplier": float("nan")}}, r"config: privacy\.noise_multiplier: nan: "),
         ({"privacy": {"noise_multiplier": float("inf")}}, r"config: privacy\.noise_multiplier: inf: "),

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from understudy.data.domain import Domain
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, le=1e9)]  # far beyond any use, far within float32
 Count = Annotated[int, Field(ge=1)]
 
 
