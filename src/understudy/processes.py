@@ -34,10 +34,15 @@ def end_with_parent() -> None:
 
     Privacy: a worker holds private records; nobody would know of one that is left over.
     """
-    threading.Thread(target=_watch, args=(int(sys.argv[1]),), daemon=True).start()
+    threading.Thread(target=_watch, daemon=True).start()
 
 
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
+def parent_lives() -> bool:
+    """Whether the one that started this process by ``worker_command`` is still there."""
+    return os.getppid() == int(sys.argv[1])
+
+
+def _watch() -> None:
+    while parent_lives():
         time.sleep(_LOOK_EVERY)
     os.kill(os.getpid(), signal.SIGKILL)

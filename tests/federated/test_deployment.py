@@ -255,6 +255,40 @@ def test_stopping_stops_what_a_process_started_itself(tmp_path):
         os.kill(child, 0)
 
 
+def test_what_was_started_ends_with_the_process_that_started_it_even_if_that_is_killed(tmp_path):
+    """A SuperLink that is left over holds its port, and a SuperNode the place of its client."""
+    script = (
+        "import sys, time; from pathlib import Path; from understudy.deployment.processes import Processes\n"
+        "with Processes(Path(sys.argv[1])) as started:\n"
+        "    wait = 'import os, time; print(os.getpid(), flush=True); time.sleep(99)'\n"
+        "    started.start('child', [sys.executable, '-c', wait], Path(sys.argv[1]))\n"
+        "    time.sleep(99)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
+    log = tmp_path / "child.log"
+    while not (log.exists() and log.read_text().strip()):
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    ends = time.monotonic() + 20
+    while alive(int(log.read_text())):
+        assert time.monotonic() < ends, "it outlived its parent"
+        time.sleep(0.05)
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_process_that_ended_by_itself_is_known_by_its_code(tmp_path):
+    with processes.Processes(tmp_path) as started:
+        assert started.start("seven", [sys.executable, "-c", "raise SystemExit(7)"], tmp_path).wait(20) == 7
+
+
 def test_the_outcome_of_a_failed_run_is_raised_as_its_own_sentence(tmp_path):
     (tmp_path / "outcome.json").write_text(
         json.dumps({"done": False, "error": "federation: nobody came", "exit_code": 1})

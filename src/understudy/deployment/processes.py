@@ -1,6 +1,7 @@
 """Flower's own processes: SuperLink and SuperNodes with TLS and authentication, and nothing that phones home.
 
-Every process that is started here is stopped here, by its own id and with all it started itself.
+Every process that is started here is stopped here, by its own id and with all it started itself; it also ends when the
+process that started it does, however that ends.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from types import FrameType
 
 from understudy.deployment import credentials
 from understudy.deployment.federation import NODES, OUTCOME, Settings, client_name
+from understudy.deployment.leash import leashed
 from understudy.errors import CheckError, InputError
 from understudy.federated.client_app import FOLDER
 from understudy.files import make_folder, write_text
@@ -70,7 +72,7 @@ class Processes:
         """Start a command in a process group of its own; what it says goes into its log file."""
         with (self.log_folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                list(command),
+                leashed(command),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
