@@ -15,6 +15,7 @@ from scipy import stats
 
 from understudy.data.domain import Domain
 from understudy.errors import AbortedRun, CheckError, InputError
+from understudy.methods import dp_merf_ae
 from understudy.methods.base import configure
 from understudy.methods.registry import get_method
 from understudy.models.autoencoder import Autoencoder, Encoder, into_unit_ball, reconstruction_losses
@@ -26,7 +27,7 @@ from understudy.privacy.ledger import Ledger
 from understudy.privacy.mechanisms import GaussianSum, clip_rows
 from understudy.privacy.randomness import Randomness
 from understudy.release.release import load
-from understudy.training import code_embedding
+from understudy.training import code_embedding, mean_embedding
 from understudy.training.code_embedding import CodeEmbedding
 from understudy.training.mean_embedding import Embedding
 from understudy.training.private_sgd import PrivateSgd, SgdSettings
@@ -240,3 +241,24 @@ def test_a_run_resumed_behind_its_last_step_keeps_the_law_of_labels(tmp_path):
     shutil.rmtree(tmp_path / "run" / "release")
     again = resume(tiny_data(), tmp_path / "run")
     assert again.generator.config.label_weights == first.generator.config.label_weights is not None
+
+
+def test_a_run_killed_after_the_release_of_the_embedding_keeps_the_auto_encoder_that_it_is_about(tmp_path, monkeypatch):
+    """All its steps are spent by then: without a checkpoint the decoder would be a random one, and released."""
+    decoders = []
+    released = dp_merf_ae._release_target
+
+    def remember(run, embedding, generator):
+        decoders.append({name: value.clone() for name, value in generator.decoder.state_dict().items()})
+        return released(run, embedding, generator)
+
+    def die(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dp_merf_ae, "_release_target", remember)
+    with monkeypatch.context() as patch:
+        patch.setattr(mean_embedding, "report_fit", die)
+        with pytest.raises(KeyboardInterrupt):
+            tiny_train("dp-merf-ae", tiny_data(), tmp_path / "run")
+    decoder = resume(tiny_data(), tmp_path / "run").generator.decoder.state_dict()
+    assert all(torch.equal(decoder[name], value) for name, value in decoders[0].items())

@@ -142,6 +142,8 @@ class DpMerfAe(Method):
                 _train_autoencoder(run, stepping, step)
                 continue
             if target is None:
+                if step - 1 == config.privacy.steps:
+                    progress.save(step - 1)  # what is released now is about the codes of this encoder and no other
                 target = _release_target(run, embedding, generator)
                 fit.target = target
             mean_embedding.report_fit(run, step, run.plan.steps, fit.step(random))
