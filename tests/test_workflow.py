@@ -15,6 +15,7 @@ from understudy.privacy.mechanisms import GaussianMechanism
 from understudy.release.release import load
 from understudy.release.verify import verify
 from understudy.training.checkpoints import Checkpoints
+from understudy.training.run import Run
 from understudy.workflow import NOT_COVERED, TrainOptions, read_description, release_early, resume, train
 
 from .helpers import BUDGET, case_of, interrupt, read_lines, tiny_data, tiny_train
@@ -165,6 +166,34 @@ def test_a_stop_that_comes_with_the_last_step_still_leaves_a_run_to_be_resumed(t
     release = resume(tiny_data(), tmp_path / "run")
     assert release.certificate.stopped_because == "finished as planned"
     assert len(read_lines(tmp_path / "run" / "progress.jsonl")) == 4
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        (METHOD, "finished as planned"),  # the one access is found again, and all steps are made
+        *((method, "finished without 2 of its steps") for method in ("datalens", "dp-merf-ae", "dp-sinkhorn")),
+        *((method, "finished without 2 of its steps") for method in ("dpgan", "gs-wgan")),
+    ],
+)
+def test_steps_that_were_lost_with_a_killed_process_are_stated_in_the_certificate(
+    tmp_path, monkeypatch, method, reason
+):
+    report = Run.report
+
+    def die_at_the_second_step(self, step, **values):
+        report(self, step, **values)
+        if step == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "report", die_at_the_second_step)
+        with pytest.raises(KeyboardInterrupt):
+            tiny_train(method, tiny_data(), tmp_path / "run")
+    for _ in range(2):  # and it says so again when it is resumed at its end
+        certificate = resume(tiny_data(), tmp_path / "run").certificate
+        assert certificate.stopped_because.startswith(reason)
+        assert all(event.executed <= event.planned == event.count for event in certificate.events)
 
 
 def test_a_seed_repeats_the_noise_which_is_why_such_a_run_is_not_for_release(tmp_path):

@@ -239,7 +239,7 @@ def _train(method: Method, run: Run, options: TrainOptions) -> Release:
     except AbortedRun as error:
         run.ledger.abort(str(error))
         raise
-    return _release(run.folder, description, run.ledger, generator, "finished as planned")
+    return _release(run.folder, description, run.ledger, generator, run.reason)
 
 
 def _release(folder: Path, description: RunDescription, ledger: Ledger, generator: Generator, reason: str) -> Release:

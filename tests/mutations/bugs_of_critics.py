@@ -163,8 +163,8 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "real images in the pictures of a release",
         WORKFLOW,
-        '    return _release(run.folder, description, run.ledger, generator, "finished as planned")\n',
-        '    done = _release(run.folder, description, run.ledger, generator, "finished as planned")\n'
+        "    return _release(run.folder, description, run.ledger, generator, run.reason)\n",
+        "    done = _release(run.folder, description, run.ledger, generator, run.reason)\n"
         "    from PIL import Image\n\n"
         '    Image.fromarray(run.data.images[0, 0]).save(run.folder / "release" / "samples.png")\n'
         "    return done\n",

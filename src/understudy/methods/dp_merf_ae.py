@@ -147,6 +147,7 @@ class DpMerfAe(Method):
                 target = _release_target(run, embedding, generator)
                 fit.target = target
             mean_embedding.report_fit(run, step, run.plan.steps, fit.step(random))
+        run.lost_steps = run.plan.events[0].count - stepping.optimizer.steps
         if target is None:  # resumed behind the last step: the law of labels is not in a checkpoint
             _release_target(run, embedding, generator)
         return generator

@@ -156,7 +156,7 @@ class DpSinkhorn(Method):
         unit = math.sqrt(transport.images) / config.privacy.clip  # slopes of about norm one for each image
         for step in progress.steps(run.plan.steps):
             if answering.account.remaining == 0:
-                progress.save(step - 1)  # a crash lost reserved steps: fewer of them, never more
+                progress.end_after(step - 1)
                 break
             drawn = player.imagine(len(cells.labels), cells.labels)
             blocks_private = cells.slopes(drawn.pool.images)

@@ -170,7 +170,7 @@ class DpGan(Method):
         watch = gan_watch.GanWatch(run, player, step_of, schedule)
         for step in progress.steps(run.plan.steps):
             if step_of.remaining == 0:
-                progress.save(step - 1)  # a crash lost reserved steps: fewer of them, never more
+                progress.end_after(step - 1)
                 break
             step_of.take()
             if step > (config.method.head_start or 0) and schedule.count_discriminator_step():

@@ -141,7 +141,7 @@ class FedAvgGan(Method):
         mechanism = mechanisms.GaussianSum(run.ledger, run.randomness, clip=contract.clip, event=run.plan.events[0])
         for number in progress.steps(config.privacy.rounds):
             if mechanism.account.remaining < 1:
-                progress.save(number - 1)  # a crash lost a reserved round: fewer rounds, never more
+                progress.end_after(number - 1)
                 break
             average(run, config, discriminator, clients, mechanism, generator)
             for _ in range(config.method.generator_steps):

@@ -177,7 +177,7 @@ class GsWgan(Method):
         block = max(1, run.plan.steps // _RESERVATIONS) * config.method.queries_per_step
         for step in progress.steps(run.plan.steps):
             if answering.account.remaining < config.method.queries_per_step:
-                progress.save(step - 1)  # a crash lost reserved answers: fewer steps, never more answers
+                progress.end_after(step - 1)
                 break
             drawn, rows_private = turn(player, panel, config.method)
             player.learn(drawn, answering.answer(rows_private, block=block).value_dp / config.privacy.clip)

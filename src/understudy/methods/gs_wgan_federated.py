@@ -172,7 +172,7 @@ class GsWganFederated(Method):
         desk.remember(answering.account.reserved // contract.limits.queries)
         for number in progress.steps(contract.limits.rounds):
             if answering.account.remaining < contract.limits.queries:
-                progress.save(number - 1)  # a crash lost reserved answers: fewer rounds, never more answers
+                progress.end_after(number - 1)
                 break
             _play_round(contract, generator, desk, clients, answering, config.method.steps_per_round)
             if number % max(1, contract.limits.rounds // _REPORTS) == 0 or number == contract.limits.rounds:

@@ -60,6 +60,7 @@ class Run:
     listener: ProgressListener | None = None
     stop_requested: Callable[[], bool] = lambda: False
     transport: Any = None  # how to reach the clients of a federation (``federated.fleet.Transport``)
+    lost_steps: int = 0  # planned, but lost with a process that was killed; they are charged all the same
     started: float = field(default_factory=time.monotonic)
     _last_checkpoint: float = field(default_factory=time.monotonic)
     _spent: dict[tuple[Event, ...], float] = field(default_factory=dict)
@@ -130,6 +131,13 @@ class Run:
         self.checkpoints.save(step, tensors, {**state, _LEDGER_MARK: self.ledger.mark})
         self._last_checkpoint = time.monotonic()
         self.stop_if_requested(step)
+
+    @property
+    def reason(self) -> str:
+        """Why a run that came to its end stopped there; a certificate states it."""
+        if not self.lost_steps:
+            return "finished as planned"
+        return f"finished without {self.lost_steps} of its steps, which were lost when it was killed and stay charged"
 
     def stop_if_requested(self, step: int) -> None:
         """End a run that was asked to stop; what it did since its last checkpoint is done again when it is resumed."""

@@ -36,7 +36,7 @@ class Resumable:
 
     def __init__(self, run: Run, released: Generator, parts: Mapping[str, Stateful]) -> None:
         self._run, self._released, self._parts = run, released, parts
-        self._start = self._restore()
+        self._start, self._total = self._restore(), 0
 
     @property
     def resumed(self) -> bool:
@@ -45,12 +45,17 @@ class Resumable:
 
     def steps(self, total: int) -> Iterator[int]:
         """Step numbers still to be done, counted from 1; a checkpoint is written when due and after the last."""
-        step = self._start
+        step, self._total = self._start, total
         while step < total:
             step += 1
             yield step
             if step == total or self._run.checkpoint_due():
                 self.save(step)
+
+    def end_after(self, step: int) -> None:
+        """End here, because a crash lost executions that were reserved: fewer steps, never more executions."""
+        self._run.lost_steps = self._total - step
+        self.save(step)
 
     def save(self, step: int) -> None:
         """Write a checkpoint of the state after ``step``."""

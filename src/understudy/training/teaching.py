@@ -62,7 +62,7 @@ def teach(run: Run, lesson: Lesson, settings: TeachingSettings, teachers: int, e
     block = max(1, total // _RESERVATIONS) * rows
     for step in progress.steps(total):
         if lesson.remaining() < rows:
-            progress.save(step - 1)  # a crash lost reserved answers: fewer steps, never more answers
+            progress.end_after(step - 1)
             break
         panel.train_scheduled(player.pool(max(rows, settings.teachers.batch)))
         lesson.step(player, panel, block)
