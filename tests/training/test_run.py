@@ -50,6 +50,16 @@ def test_progress_is_shown_and_recorded_with_the_spending_so_far(run):
     assert shown[1].values == {"loss": 0.25, "epsilon_spent": lines[1]["epsilon_spent"]}
 
 
+def test_a_resumed_run_goes_on_counting_its_seconds(run):
+    with (run.folder / "progress.jsonl").open("w") as file:
+        file.write('{"step": 1, "seconds": 70.5}\n{"step": 2, "seco')  # torn by a kill
+    again = Run(run.folder, run.plan, run.data, run.ledger, Randomness(), torch.device("cpu"))
+    shown = []
+    again.listener = shown.append
+    again.prepare()
+    assert 70.5 <= shown[0].seconds < 100
+
+
 @pytest.mark.parametrize(
     "event",
     [

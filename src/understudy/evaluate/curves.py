@@ -294,7 +294,7 @@ def _norms(path: Path) -> list[dict[str, float]]:
 
 
 def _seconds(path: Path) -> float | None:
-    """The time of the last report of a run, in its last life."""
+    """How long a run had worked at its last report."""
     try:
         return float(json.loads(path.read_text(encoding="utf-8").splitlines()[-1])["seconds"])
     except (OSError, ValueError, LookupError, TypeError):

@@ -10,7 +10,7 @@ import fcntl
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 LOCK = "lock"
-_LEDGER_MARK = "ledger_mark"
+_LEDGER_MARK, _PROGRESS = "ledger_mark", "progress.jsonl"
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,13 @@ class Run:
     stop_requested: Callable[[], bool] = lambda: False
     transport: Any = None  # how to reach the clients of a federation (``federated.fleet.Transport``)
     lost_steps: int = 0  # planned, but lost with a process that was killed; they are charged all the same
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)  # earlier for a resumed run, by the time it has worked
     _last_checkpoint: float = field(default_factory=time.monotonic)
     _spent: dict[tuple[Event, ...], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         make_folder(self.private, "run")
+        self.started -= _seconds_before(self.folder / _PROGRESS)
         self.checkpoints = Checkpoints(self.private)
 
     @property
@@ -83,7 +84,7 @@ class Run:
             values = {**values, "epsilon_spent": self.epsilon_spent()}
         progress = Progress(step, self.plan.steps, values, time.monotonic() - self.started)
         line = {"step": step, "seconds": round(progress.seconds, 3), **values}
-        with (self.folder / "progress.jsonl").open("a", encoding="utf-8") as file:
+        with (self.folder / _PROGRESS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         if self.listener is not None:
             self.listener(progress)
@@ -147,6 +148,15 @@ class Run:
                 f"run: interrupted after step {step} of {self.plan.steps}; continue with --resume, the spending so "
                 f"far is on record in {self.folder / 'ledger.jsonl'}"
             )
+
+
+def _seconds_before(path: Path) -> float:
+    """How long a run has worked already, as far as it reported; a line that a kill tore is passed over."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    for line in reversed(lines):
+        with suppress(ValueError, KeyError, TypeError):
+            return float(json.loads(line)["seconds"])
+    return 0.0
 
 
 def latest_checkpoint(checkpoints: Checkpoints, ledger: Ledger) -> Checkpoint | None:
