@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra [federated] is not installed")
 
 from understudy.data.npz import write_arrays
-from understudy.deployment import credentials, processes
+from understudy.deployment import credentials, operating, own_client, processes
 from understudy.deployment.federation import Request, client_name, initialise, read_settings, server_folder
 from understudy.deployment.operating import start_superlink, start_supernode
 from understudy.deployment.own_client import answer_tasks
@@ -32,6 +32,7 @@ from understudy.federated.task import open_client, read_spending, read_terms, wr
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify
+from understudy.training.run import locked
 
 from .helpers import BUDGET, CLIENTS, federated_data, members, tiny_config
 from .test_fedavg import CONFIG as FEDAVG
@@ -312,6 +313,59 @@ def test_a_client_without_data_or_with_damaged_terms_says_so(server, tmp_path):
     (tmp_path / "contract.json").write_text('{"kind": "x"}')
     with pytest.raises(InputError, match="ask the operator for the contract"):
         read_contract(tmp_path / "contract.json")
+
+
+class Connections:
+    """SuperNodes that end with given codes, in place of real ones; Ctrl-C is pressed when there are no more."""
+
+    def __init__(self, *codes: int) -> None:
+        self._codes, self.told = list(codes), []
+
+    def start(self, started, home, superlink, *, own_code):
+        if not self._codes:
+            raise KeyboardInterrupt
+        script = f"raise SystemExit({self._codes.pop(0)})"
+        return started.start("supernode", [sys.executable, "-c", script], home), "127.0.0.1:1"
+
+
+@pytest.fixture
+def connected(server, monkeypatch, tmp_path):
+    """Runs client 0 over SuperNodes that end with the given codes; says what its owner is told."""
+
+    def run(*codes: int) -> list[str]:
+        nodes = Connections(*codes)
+        monkeypatch.setattr(operating, "start_supernode", nodes.start)
+        monkeypatch.setattr(operating, "_AGAIN_SECONDS", 0.0)
+        operating.run_client(server.parent / "clients" / client_name(0), "127.0.0.1:1", nodes.told.append)
+        return nodes.told[2:]
+
+    return run
+
+
+def test_a_client_waits_for_a_server_that_was_started_again_or_does_not_know_it_yet(connected):
+    """A SuperNode does not outlive its SuperLink, and a server registers its clients one by one."""
+    lost, refused = "the server is gone; the client waits for it", "not accepted yet; it is tried again"
+    assert connected(0, 1, 1, 0) == [lost, refused, refused, lost, "stopped"]
+
+
+def test_a_client_that_is_refused_for_good_says_so(connected, monkeypatch):
+    monkeypatch.setattr(operating, "_REFUSED_SECONDS", 0.0)
+    with pytest.raises(CheckError, match="refuses this client, or shows another certificate; ask the operator"):
+        connected(0, 1, 1, 1)
+
+
+def test_a_second_process_at_one_client_is_refused_before_it_opens_the_ledger(server):
+    home = server.parent / "clients" / client_name(1)
+    with locked(home), pytest.raises(InputError, match="another process is working in"):
+        operating.run_client(home, "127.0.0.1:1", lambda text: None)
+    assert not (home / "private").exists()
+
+
+def test_an_executor_ends_with_its_supernode(server, monkeypatch):
+    monkeypatch.setattr(own_client, "_LOST_SECONDS", 0.5)
+    left = iter([True, True])
+    address = f"127.0.0.1:{processes.free_port()}"
+    answer_tasks(address, server.parent / "clients" / client_name(2), lambda: next(left, False))
 
 
 @pytest.mark.slow

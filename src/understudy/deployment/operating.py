@@ -13,8 +13,11 @@ from understudy.deployment import processes
 from understudy.deployment.federation import RUN, Settings, read_settings, server_folder
 from understudy.errors import CheckError, InputError
 from understudy.federated.task import open_client
+from understudy.training.run import locked
 
 Say = Callable[[str], None]
+_AGAIN_SECONDS = 5.0
+_REFUSED_SECONDS = 600.0
 
 
 def run_server(folder: Path, say: Say) -> Path:
@@ -48,21 +51,39 @@ def start_superlink(
 def run_client(home: Path, superlink: str, say: Say, *, own_code: bool = True) -> None:
     """Keep a SuperNode connected and answer its messages until interrupted."""
     processes.require_flower()
-    client = open_client(home, say)  # whatever is wrong is said now, not to the server later
+    with locked(home):  # nobody else may be at its ledger
+        client = open_client(home, say)  # whatever is wrong is said now, not to the server later
     say(f"client {client.membership.client} of {client.contract.limits.clients} in a {client.contract.kind} federation")
+    say(f"server {superlink}; {'installed code only' if own_code else 'STOCK: runs shipped code'}")
     try:
-        with processes.terminated_like_interrupted(), processes.Processes(home / "log") as started:
+        with processes.terminated_like_interrupted():
+            _stay_connected(home, superlink, say, own_code=own_code)
+    except KeyboardInterrupt:
+        say("stopped")
+
+
+def _stay_connected(home: Path, superlink: str, say: Say, *, own_code: bool) -> None:
+    """One SuperNode after the other: none outlives its SuperLink, and a server that starts again has a new one.
+
+    A SuperNode that is refused is tried again for a while, since the server may not have come to its key yet.
+    """
+    refused_since: float | None = None
+    while True:
+        with processes.Processes(home / "log") as started:
             node, address = start_supernode(started, home, superlink, own_code=own_code)
-            say(f"connected to {superlink}; {'installed code only' if own_code else 'STOCK: runs shipped code'}")
             if own_code:
                 from understudy.deployment.own_client import answer_tasks
 
-                answer_tasks(address, home, lambda: node.poll() is None)
-            node.wait()
-    except KeyboardInterrupt:
-        say("stopped")
-        return
-    raise CheckError(f"supernode: it ended with code {node.returncode}; see {home / 'log'}")
+                answer_tasks(address, home, lambda: node.poll() is None)  # noqa: B023
+            code = node.wait()
+        refused_since = (refused_since or time.monotonic()) if code else None
+        if refused_since is not None and time.monotonic() - refused_since > _REFUSED_SECONDS:
+            raise CheckError(
+                f"supernode: {superlink} refuses this client, or shows another certificate; ask the operator whether "
+                f"this folder is of that server, and see {home / 'log'}"
+            )
+        say("not accepted yet; it is tried again" if code else "the server is gone; the client waits for it")
+        time.sleep(_AGAIN_SECONDS)
 
 
 def start_supernode(

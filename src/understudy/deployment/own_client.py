@@ -26,6 +26,7 @@ from understudy.federated.task import open_client
 from understudy.training.run import locked
 
 _PAUSE = 0.1
+_LOST_SECONDS = 3.0  # without a word from the SuperNode, which is on this machine
 _TASK = "flwr-clientapp"  # Flower's name for the kind of task
 
 
@@ -40,23 +41,37 @@ def answer_tasks(address: str, home: Path, alive: Callable[[], bool]) -> None:
         node = _connect(address)
         try:
             while alive():
-                found = node.AcquireTask(AcquireTaskRequest(supported_task_types=[_TASK]))
-                if found.HasField("task") and found.token:
-                    _answer(address, found.token, app)
-                else:
-                    time.sleep(_PAUSE)
+                _take_task(node, address, app)
         finally:
             node.close()
 
 
+def _take_task(node: RuntimeHttpClient, address: str, app: ClientApp) -> None:
+    """Answer the next task, or wait a moment where there is none.
+
+    A task that cannot be taken or handed back is lost and the client goes on: the SuperNode has ended, which the caller
+    sees, or the run of the task is over, or the message is none.
+    """
+    try:
+        found = node.AcquireTask(AcquireTaskRequest(supported_task_types=[_TASK]))
+        if found.HasField("task") and found.token:
+            _answer(address, found.token, app)
+        else:
+            time.sleep(_PAUSE)
+    except Exception:
+        time.sleep(_PAUSE)
+
+
 def _connect(address: str, token: str | None = None) -> RuntimeHttpClient:
     version = RuntimeVersionHttpInterceptor(component_name="flwr-clientapp" if token else "SuperExec")
+    retries = make_simple_http_retry_invoker()
+    retries.max_time = _LOST_SECONDS
     return RuntimeHttpClient.from_server_address(
         server_address=address,
         insecure=True,  # loopback, from this machine to itself
         root_certificates=None,
         interceptors=[version] if token is None else [version, RuntimeTokenHttpInterceptor(token)],
-        retry_invoker=make_simple_http_retry_invoker(),
+        retry_invoker=retries,
     )
 
 
