@@ -23,7 +23,7 @@ from understudy.deployment import credentials, operating, own_client, processes
 from understudy.deployment.federation import Request, client_name, initialise, read_settings, server_folder
 from understudy.deployment.operating import start_superlink, start_supernode
 from understudy.deployment.own_client import answer_tasks
-from understudy.deployment.serving import read_nodes, serve
+from understudy.deployment.serving import read_nodes, serve, serve_and_tell
 from understudy.errors import BudgetError, CheckError, InputError
 from understudy.federated.client_app import FOLDER, app
 from understudy.federated.contract import read_contract
@@ -298,6 +298,27 @@ def test_the_outcome_of_a_failed_run_is_raised_as_its_own_sentence(tmp_path):
         running = started.start("sleep", [sys.executable, "-c", "import time; time.sleep(99)"], tmp_path)
         with pytest.raises(CheckError, match="nobody came"):
             processes.wait_for_outcome(tmp_path, running)
+
+
+def test_a_server_whose_process_was_killed_does_not_wait_for_ever(tmp_path):
+    """The ServerApp is a process of Flower's: nobody tells whoever waits for it that it is gone."""
+    script = (
+        "import os, signal, sys; from pathlib import Path; from understudy.deployment import serving\n"
+        "serving.serve = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "serving.serve_and_tell(Path(sys.argv[1]), None)\n"
+    )
+    with processes.Processes(tmp_path) as started:
+        running = started.start("sleep", [sys.executable, "-c", "import time; time.sleep(99)"], tmp_path)
+        started.start("app", [sys.executable, "-c", script, str(tmp_path)], tmp_path)
+        with pytest.raises(CheckError, match="ended from outside, perhaps for want of memory"):
+            processes.wait_for_outcome(tmp_path, running)
+
+
+def test_a_second_server_on_one_folder_is_told_so(tmp_path):
+    with locked(tmp_path):
+        serve_and_tell(tmp_path, None)
+    with pytest.raises(CheckError, match="another process is working in"):
+        processes.raise_failure(tmp_path)
 
 
 def test_a_client_without_data_or_with_damaged_terms_says_so(server, tmp_path):

@@ -28,6 +28,7 @@ from understudy.errors import CheckError, InputError
 from understudy.federated.client_app import FOLDER
 from understudy.files import make_folder, write_text
 from understudy.privacy.certificate import read_json
+from understudy.training.run import locked
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
@@ -182,11 +183,33 @@ def start_run(server: Path) -> str:
 
 def wait_for_outcome(server: Path, superlink: subprocess.Popen[bytes]) -> None:
     """Wait until the ServerApp has said how it ended; a failure is raised as its own sentence."""
-    while not (server / OUTCOME).exists():
+    while not _has_ended(server):
         if superlink.poll() is not None:
             raise CheckError("superlink: it ended before the run did; see its log file and start the server again")
         time.sleep(0.5)
     raise_failure(server)
+
+
+def _has_ended(server: Path) -> bool:
+    """Whether the ServerApp has said how it ended; one that was killed says nothing and holds its folder no more."""
+    if not (server / OUTCOME).exists():
+        return False
+    held = _is_held(server)  # looked at first: an outcome is written while the folder is held
+    said = "done" in read_json(server / OUTCOME, "outcome")
+    if not (said or held):
+        raise CheckError(
+            f"server: its process was ended from outside, perhaps for want of memory; see {server / 'log'} and start "
+            "the server again"
+        )
+    return said
+
+
+def _is_held(folder: Path) -> bool:
+    try:
+        with locked(folder):
+            return False
+    except InputError:
+        return True
 
 
 def raise_failure(server: Path) -> None:

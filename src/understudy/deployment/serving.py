@@ -12,6 +12,7 @@ from understudy.errors import InputError, UnderstudyError
 from understudy.files import write_text
 from understudy.privacy.certificate import read_json
 from understudy.release.release import Release
+from understudy.training.run import locked
 from understudy.workflow import TrainOptions, resume, train
 
 if TYPE_CHECKING:
@@ -34,14 +35,34 @@ def serve(server: Path, grid: Grid, options: TrainOptions | None = None) -> Rele
 
 
 def serve_and_tell(server: Path, grid: Grid) -> None:
-    """Serve, and leave the outcome where whoever started it can read it: one sentence, whatever happened."""
+    """Serve, and leave the outcome where whoever started it can read it: one sentence, whatever happened.
+
+    The folder is held meanwhile, so that whoever waits for the outcome notices if this process is killed.
+    """
+    try:
+        with locked(server):
+            _tell(server, {"started": True})
+            _tell(server, _outcome(server, grid))
+    except UnderstudyError as error:
+        _tell(server, _failed(error))
+
+
+def _outcome(server: Path, grid: Grid) -> dict[str, object]:
+    """Serve, and say how it ended."""
     try:
         serve(server, grid)
-        outcome: dict[str, object] = {"done": True}
     except UnderstudyError as error:
-        outcome = {"done": False, "error": str(error), "exit_code": error.exit_code}
+        return _failed(error)
     except Exception as error:
-        outcome = {"done": False, "error": f"server: {type(error).__name__}: {error}", "exit_code": 1}
+        return {"done": False, "error": f"server: {type(error).__name__}: {error}", "exit_code": 1}
+    return {"done": True}
+
+
+def _failed(error: UnderstudyError) -> dict[str, object]:
+    return {"done": False, "error": str(error), "exit_code": error.exit_code}
+
+
+def _tell(server: Path, outcome: dict[str, object]) -> None:
     write_text(server / OUTCOME, json.dumps(outcome) + "\n")
 
 
