@@ -101,6 +101,34 @@ def test_init_writes_a_federation_and_a_client_can_print_its_spending(config, tm
     assert "holds one already" in again.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--port", "0"), "--port: input should be greater than or equal to 1"),
+        (("--round-seconds", "nan"), "--round-seconds: input should be a finite number"),
+        (("--round-seconds", "0"), "--round-seconds: input should be greater than 0"),
+        (("--least-clients", "0"), "--least-clients: input should be greater than or equal to 1"),
+        (("--least-clients", "4"), "--least-clients: only 3 clients are enrolled, so 4 never come"),
+        (("--host", ""), "host: '' is no name or address"),
+        (("--host", "two words"), "host: 'two words' is no name or address"),
+        (("--host", "b\u00fccher.example"), "in its xn-- form"),
+        (("--host", "0.0.0.0"), "0.0.0.0 as --listen only"),
+        (("--listen", "not an address"), "host: 'not an address' is no name or address"),
+        (("--set", "method=3"), "config: method: 3"),
+        (("--set", "privacy.unknown=3"), "unknown key 'privacy.unknown'"),
+        (("--epsilon", "nan"), "epsilon: nan is not a positive finite number"),
+        (("--client-epsilon", "0"), "epsilon: 0.0 is not a positive finite number"),
+    ],
+)
+def test_init_refuses_bad_input_in_one_sentence_and_writes_nothing(arguments, words, config, tmp_path, call: Caller):
+    pytest.importorskip("flwr", reason="the extra [federated] is not installed")
+    declared = ("--clients", "3", "--records", "30", "--shape", "8x8", "--classes", "3", "--config", config)
+    folder = tmp_path / "federation"
+    budget = ("--epsilon", "10", "--delta", "1e-5")
+    assert words in call.refused("federated", "init", folder, *declared, *budget, *arguments)
+    assert not folder.exists()
+
+
 def test_without_flower_the_way_out_is_named(tmp_path, monkeypatch, call: Caller):
     import importlib.util
 

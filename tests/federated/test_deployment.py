@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -149,6 +150,27 @@ def test_the_baseline_is_served_by_the_same_apps(tmp_path):
     assert grid.captured
 
 
+def test_a_server_may_listen_elsewhere_than_its_clients_know_it(tmp_path):
+    """Behind a router the address that clients know is not one of the machine's own."""
+    server = set_up(tmp_path / "there", host="federation.example.org", listen="0.0.0.0")
+    settings = read_settings(server)
+    assert read_terms(tmp_path / "there" / "clients" / client_name(0)).superlink == settings.address
+    assert settings.address == f"federation.example.org:{settings.port}"
+    command = processes.superlink_command(server, settings)
+    assert command[command.index("--host") + 1] == "0.0.0.0"
+    moved = tmp_path / "moved"
+    shutil.move(tmp_path / "there", moved)
+    with processes.Processes(tmp_path / "log") as started:
+        start_superlink(started, moved / "server", settings, lambda text: None)
+        assert sorted(read_nodes(moved / "server")) == [0, 1, 2], "reached by TLS, from where the folder is now"
+        with pytest.raises(InputError, match=r"something listens on 127\.0\.0\.1:\d+ already"):
+            start_superlink(started, moved / "server", settings, lambda text: None)
+
+
+def test_addresses_with_colons_are_written_in_brackets(tmp_path):
+    assert read_settings(set_up(tmp_path, host="::1", port=9092)).address == "[::1]:9092"
+
+
 def test_damaged_nodes_are_one_sentence(server):
     (server / "nodes.json").write_text('{"a": 1}')
     with pytest.raises(InputError, match="is damaged"):
@@ -197,7 +219,7 @@ def test_real_processes_train_and_shut_out_strangers_plain_text_and_wrong_certif
             assert b"200" not in plain.recv(1000)
         # a certificate of another authority
         (tmp_path / "other").mkdir()
-        credentials.write_authority(tmp_path / "other", "127.0.0.1")
+        credentials.write_authority(tmp_path / "other", ["127.0.0.1"])
         trusting = ssl.create_default_context(cafile=str(tmp_path / "other" / credentials.AUTHORITY))
         with (
             socket.create_connection((settings.host, settings.port), timeout=10) as raw,

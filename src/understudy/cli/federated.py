@@ -98,6 +98,9 @@ def init(
     method: Method = "gs-wgan-federated",
     host: Annotated[str, typer.Option("--host", help="Name or address of the server.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Port of the server.")] = 9092,
+    listen: Annotated[
+        str | None, typer.Option("--listen", help="Address to bind to, if not the host: 0.0.0.0 for all.")
+    ] = None,
     client_epsilon: Annotated[
         float | None, typer.Option("--client-epsilon", help="What a client may spend against the server.")
     ] = None,
@@ -126,6 +129,7 @@ def init(
         config=read_settings(config, settings),
         host=host,
         port=port,
+        listen=listen,
         client_budget=None if client_epsilon is None else Budget(client_epsilon, delta),
         least_clients=least,
         round_seconds=seconds,

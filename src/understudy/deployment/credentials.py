@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,17 +14,21 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from understudy.errors import InputError
 from understudy.files import write_bytes
 
 AUTHORITY, CERTIFICATE, SERVER_KEY, CLIENT_KEY = "ca.crt", "server.pem", "server.key", "key"
 _YEARS = 5
+_HOST_NAME = re.compile(
+    r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*"
+)
 _SSH = serialization.PrivateFormat.OpenSSH
 
 
-def write_authority(server: Path, host: str) -> None:
+def write_authority(server: Path, hosts: Sequence[str]) -> None:
     """A new authority and a certificate for the server; the authority's key is thrown away, so nothing else is signed.
 
-    ``host`` is the name or address under which clients reach the server; loopback is always included.
+    ``hosts`` are the names and addresses under which the server is reached; loopback is always included.
     """
     authority_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "understudy federation")])
@@ -33,11 +39,11 @@ def write_authority(server: Path, host: str) -> None:
         .add_extension(_key_usage(signs_certificates=True), critical=True)
         .sign(authority_key, hashes.SHA384())
     )
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "understudy server")])
     certificate = (
         _certificate(subject, name, server_key.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName(_names(host)), critical=False)
+        .add_extension(x509.SubjectAlternativeName(_names(hosts)), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
@@ -68,13 +74,29 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePub
     )
 
 
-def _names(host: str) -> list[x509.GeneralName]:
+def check_hosts(hosts: Sequence[str]) -> None:
+    """Refuse what is neither a name nor an address, which no certificate could hold."""
+    for host in hosts:
+        if not (_HOST_NAME.fullmatch(host) or _is_address(host)) or host in ("0.0.0.0", "::"):
+            raise InputError(
+                f"host: {host!r} is no name or address under which a server is reached; pass for example --host "
+                "federation.example.org, a name with other letters in its xn-- form, and 0.0.0.0 as --listen only"
+            )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
     names: list[x509.GeneralName] = [x509.DNSName("localhost")]
-    for address in dict.fromkeys(("127.0.0.1", host)):
-        try:
-            names.append(x509.IPAddress(ipaddress.ip_address(address)))
-        except ValueError:
-            names.append(x509.DNSName(address))
+    for address in dict.fromkeys(("127.0.0.1", "::1", *hosts)):
+        named = x509.IPAddress(ipaddress.ip_address(address)) if _is_address(address) else x509.DNSName(address)
+        names.append(named)
     return names
 
 

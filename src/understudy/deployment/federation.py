@@ -14,9 +14,9 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from understudy.data.clients import no_records
 from understudy.data.dataset import ImageDataset
@@ -28,10 +28,12 @@ from understudy.federated.contract import Contract
 from understudy.federated.task import ClientTerms, write_client
 from understudy.files import make_folder, write_text
 from understudy.methods.base import Plan, configure
+from understudy.methods.configuration import overlay
 from understudy.methods.registry import get_method
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import Guarantee, read_json
 
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # how to reach here what listens everywhere
 SETTINGS, CONTRACT, NODES, OUTCOME, RUN = "federation.json", "contract.json", "nodes.json", "outcome.json", "run"
 _APP = """\
 [build-system]
@@ -67,6 +69,7 @@ class Settings(BaseModel):
     config: dict[str, Any]
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] = 9092
+    listen: str | None = None  # the address that the server binds to, where it is not the host
     least_clients: Annotated[int, Field(ge=1)]
     start_seconds: Annotated[float, Field(gt=0)] = 300.0
     round_seconds: Annotated[float, Field(gt=0)] = 120.0
@@ -78,8 +81,30 @@ class Settings(BaseModel):
 
     @property
     def address(self) -> str:
-        """Where the SuperLink listens."""
-        return f"{self.host}:{self.port}"
+        """Where clients reach the SuperLink."""
+        return _address(self.host, self.port)
+
+    @property
+    def bound(self) -> str:
+        """The address that the SuperLink binds to."""
+        return self.listen or self.host
+
+    @property
+    def nearby(self) -> str:
+        """The host under which the operator's own machine reaches the SuperLink."""
+        return _LOOPBACK.get(self.bound, self.bound)
+
+    @property
+    def own_address(self) -> str:
+        """Where the operator's own machine reaches the SuperLink."""
+        return _address(self.nearby, self.port)
+
+    @model_validator(mode="after")
+    def _enough_clients(self) -> Self:
+        enrolled = self.domain.nominal_clients or 0
+        if self.least_clients > enrolled:
+            raise ValueError(f"only {enrolled} clients are enrolled, so {self.least_clients} never come")
+        return self
 
 
 @dataclass(frozen=True)
@@ -92,6 +117,7 @@ class Request:
     config: Mapping[str, Any]
     host: str = "127.0.0.1"
     port: int = 9092
+    listen: str | None = None
     client_budget: Budget | None = None  # None: what the contract costs a client against the server
     least_clients: int | None = None
     round_seconds: float = 120.0
@@ -101,30 +127,39 @@ def initialise(folder: Path, request: Request) -> tuple[Settings, Contract]:
     """Plan, agree and write everything: settings, contract, certificates, keys, and a folder for every client."""
     if (folder / "server" / SETTINGS).exists():
         raise InputError(f"federation: {folder} holds one already; choose another folder")
+    credentials.check_hosts(_hosts(request))
     plan = _plan(request)
     contract = get_method(plan.method).contract(plan)
-    settings = Settings(
-        method=request.method,
-        epsilon=request.budget.epsilon,
-        delta=request.budget.delta,
-        domain=request.domain,
-        config=plan.config.model_dump(mode="json"),
-        host=request.host,
-        port=request.port,
-        least_clients=request.least_clients or contract.limits.clients,
-        round_seconds=request.round_seconds,
-    )
+    settings = _settings(request, plan)
     budget = request.client_budget or _cost_to_a_client(plan)
     if contract.kind != "fedavg-gan":
         check_affordable(contract, budget)
     make_folder(folder / "server", "federation")
-    credentials.write_authority(folder / "server", request.host)
+    credentials.write_authority(folder / "server", _hosts(request))
     for client in range(contract.limits.clients):
         _write_client(folder, contract, client, budget, settings.address)
     write_text(folder / "server" / CONTRACT, contract.to_json())
-    _write_flower_files(folder / "server", settings)
+    make_folder(folder / "server" / "app", "federation")
+    write_text(folder / "server" / "app" / "pyproject.toml", _APP)
     write_text(folder / "server" / SETTINGS, json.dumps(settings.model_dump(mode="json"), indent=2) + "\n")
     return settings, contract
+
+
+def _settings(request: Request, plan: Plan) -> Settings:
+    enrolled = request.domain.nominal_clients
+    least = enrolled if request.least_clients is None else request.least_clients
+    try:
+        return Settings.model_validate({
+            "method": request.method, "epsilon": request.budget.epsilon, "delta": request.budget.delta,
+            "domain": request.domain, "config": plan.config.model_dump(mode="json"), "host": request.host,
+            "port": request.port, "listen": request.listen, "least_clients": least,
+            "round_seconds": request.round_seconds,
+        })  # fmt: skip
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "least_clients"
+        reason = first["msg"].removeprefix("Value error, ").lower()
+        raise InputError(f"--{where.replace('_', '-')}: {reason}; pass another value") from None
 
 
 def promises(settings: Settings) -> list[Guarantee]:
@@ -166,7 +201,8 @@ def _plan(request: Request) -> Plan:
     method = get_method(request.method)
     if not method.federated:
         raise InputError(f"method: {method.name} cannot be federated; choose gs-wgan-federated or fedavg-gan")
-    values = {**request.config, "method": {**request.config.get("method", {}), "federation": secrets.token_hex(16)}}
+    configure(method, request.config)  # says what is wrong with it before anything is laid over it
+    values = overlay(request.config, {"method": {"federation": secrets.token_hex(16)}})
     plan = method.plan(configure(method, values), request.domain, request.budget)
     if plan.epsilon > request.budget.epsilon:
         raise BudgetError(
@@ -197,14 +233,21 @@ def _write_client(folder: Path, contract: Contract, client: int, budget: Budget,
     write_text(home / credentials.AUTHORITY, (folder / "server" / credentials.AUTHORITY).read_text())
 
 
-def _write_flower_files(server: Path, settings: Settings) -> None:
-    """The Flower app, which names our apps and holds no code, and the connection that Flower's commands use."""
-    make_folder(server / "app", "federation")
-    write_text(server / "app" / "pyproject.toml", _APP)
+def write_connection(server: Path, settings: Settings) -> None:
+    """How Flower's commands reach the SuperLink from here; anew at every start, since the folder may have moved."""
     make_folder(server / "flower", "federation")
     authority = (server / credentials.AUTHORITY).resolve()
     connection = (
-        f'[superlink]\ndefault = "understudy"\n\n[superlink.understudy]\naddress = "{settings.address}"\n'
+        f'[superlink]\ndefault = "understudy"\n\n[superlink.understudy]\naddress = "{settings.own_address}"\n'
         f"root-certificates = {json.dumps(str(authority))}\n"
     )
     write_text(server / "flower" / "config.toml", connection)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _hosts(request: Request) -> list[str]:
+    """Every name and address under which the server is reached."""
+    return [request.host, *([request.listen] if request.listen and request.listen not in _LOOPBACK else [])]

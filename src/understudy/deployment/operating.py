@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from understudy.deployment import processes
-from understudy.deployment.federation import RUN, Settings, read_settings, server_folder
+from understudy.deployment.federation import RUN, Settings, read_settings, server_folder, write_connection
 from understudy.errors import CheckError, InputError
 from understudy.federated.task import open_client
 from understudy.training.run import locked
@@ -40,8 +40,14 @@ def start_superlink(
     started: processes.Processes, server: Path, settings: Settings, say: Say
 ) -> subprocess.Popen[bytes]:
     """A SuperLink that knows the enrolled clients."""
+    if processes.listens(settings.nearby, settings.port):
+        raise InputError(
+            f"superlink: something listens on {settings.own_address} already; stop the server that runs there, or wait "
+            "until it has ended"
+        )
+    write_connection(server, settings)
     superlink = started.start("superlink", processes.superlink_command(server, settings), server / "flower")
-    processes.wait_for_port(settings.host, settings.port, superlink, "superlink")
+    processes.wait_for_port(settings.nearby, settings.port, superlink, "superlink")
     clients = settings.domain.nominal_clients or 0
     processes.register_clients(server, clients)
     say(f"SuperLink with TLS on {settings.address}, {clients} clients registered by their keys")

@@ -130,7 +130,7 @@ def superlink_command(server: Path, settings: Settings) -> list[str]:
     """The SuperLink with TLS and authenticated nodes; it keeps its state in memory."""
     return [
         "flower-superlink",
-        *("--host", settings.host, "--port", str(settings.port)),
+        *("--host", settings.bound, "--port", str(settings.port)),
         *("--ssl-ca-certfile", str(server / credentials.AUTHORITY)),
         *("--ssl-certfile", str(server / credentials.CERTIFICATE)),
         *("--ssl-keyfile", str(server / credentials.SERVER_KEY)),
@@ -156,12 +156,19 @@ def wait_for_port(host: str, port: int, process: subprocess.Popen[bytes], what: 
     while time.monotonic() < ends:
         if process.poll() is not None:
             raise CheckError(f"{what}: it ended with code {process.returncode} before it listened; see its log file")
-        with socket.socket() as probe:
-            probe.settimeout(1)
-            if probe.connect_ex((host, port)) == 0:
-                return
+        if listens(host, port):
+            return
         time.sleep(0.1)
     raise CheckError(f"{what}: it did not listen on {host}:{port} within {_START_SECONDS:g} seconds; see its log file")
+
+
+def listens(host: str, port: int) -> bool:
+    """Whether somebody takes connections there."""
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def register_clients(server: Path, clients: int) -> dict[int, int]:
