@@ -22,12 +22,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
+
 import understudy as us
 from record import command_line, current_commit, device_name
 from understudy.devices import choose_device
 from understudy.errors import InterruptedRun
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.privacy.accounting import certified_epsilon
+from understudy.report import charts
 from understudy.workflow import release_early
 
 CURVE = 100  # points of the accuracy over time
@@ -122,10 +125,26 @@ def write(path: Path, points: list[dict[str, Any]], options: argparse.Namespace)
         "device": device_name(choose_device(options.device)),
         "command": command_line(leave_out=("--results", "--commit", "--weights", "--runs")),
         "commit": options.commit or current_commit(),
+        "picture": path.with_suffix(".png").name,
         "points": points,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".png").write_bytes(picture(points))
     path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def picture(points: list[dict[str, Any]]) -> bytes:
+    """FID over the discriminator steps, a line for each n_D: Fig. 1a of the paper."""
+
+    def draw(axes: Axes) -> None:
+        for number, point in enumerate(points):
+            look = {**charts.style(number), "linewidth": 1.8, "marker": charts.marker(number)}
+            steps, scores = ([mark[key] for mark in point["curve"]] for key in ("steps", "fid"))
+            axes.plot(steps, scores, label=f"n_D = {point['values']['discriminator_steps']}", **look)
+        axes.set(xlabel="discriminator steps", ylabel="FID")
+        charts.legend(axes)
+
+    return charts.picture(draw, "discriminator-steps", "png")
 
 
 def parse() -> argparse.Namespace:

@@ -1,13 +1,16 @@
-"""Keep what ``understudy curve`` or ``understudy compare`` found on public data, with commit and machine.
+"""Keep what ``understudy curve`` or ``understudy compare`` found on public data, or rows of another noise each.
 
     understudy curve dp-merf --data digits --over epsilon=1,10 --delta 1e-5 --out runs/curve
     python benchmarks/keep.py runs/curve dp-merf-digits-over-epsilon
     understudy compare --data digits --epsilon 10 --methods dp-merf,dp-hp --out runs/all
     python benchmarks/keep.py runs/all digits-eps10 \
         --command "understudy compare --data digits --epsilon 10 --methods dp-merf,dp-hp"
+    python benchmarks/federated.py quality --set privacy.noise_multiplier=3 --epsilon 1e9 --results runs/noise
+    python benchmarks/keep.py runs/noise femnist
 
-Writes ``benchmarks/results/curve-<name>.json`` and ``.png``, or ``comparison-<name>.json``. The data must be known by
-name, and so be public.
+Writes ``benchmarks/results/curve-<name>.json`` and ``.png``, or ``comparison-<name>.json``, or, of a folder with rows
+of other benchmarks, ``noise-<name>.json`` and their samples: one point for each row, with the noise that its
+certificate names. Commit and machine stand beside all of them. The data must be known by name, and so be public.
 """
 
 from __future__ import annotations
@@ -30,10 +33,17 @@ from understudy.report.sweeps import is_sweep, picture_files, read_curve
 def main() -> None:
     options = parse()
     options.results.mkdir(parents=True, exist_ok=True)
-    kind = "curve" if is_sweep(options.folder) else "comparison"
-    target = options.results / f"{kind}-{options.name}.json"
-    content = curve(options.folder, target) if kind == "curve" else comparison(options.folder, options.command)
-    content |= {"commit": options.commit or current_commit()}
+    if is_sweep(options.folder):
+        target = options.results / f"curve-{options.name}.json"
+        content = curve(options.folder, target)
+    elif (options.folder / "compare.json").exists():
+        target = options.results / f"comparison-{options.name}.json"
+        content = comparison(options.folder, options.command)
+    else:
+        target = options.results / f"noise-{options.name}.json"
+        content = rows_by_noise(options.folder, options.results)
+        content["command"] = f"python benchmarks/keep.py {options.folder.name} {options.name}"
+    content = {"commit": options.commit or current_commit()} | content
     target.write_text(json.dumps(content, indent=1) + "\n")
     print(f"kept {target}")
 
@@ -64,6 +74,30 @@ def comparison(folder: Path, command: str | None) -> dict[str, Any]:
         for row in found["rows"]
     ]
     return {"points": points, "command": command, "device": device_name(choose_device())}
+
+
+def rows_by_noise(folder: Path, results: Path) -> dict[str, Any]:
+    """One point for each row in the folder, by method and noise; its samples are copied beside the target."""
+    rows = {path: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+    check_public(row["dataset"] for row in rows.values())
+    points = []
+    for path, row in rows.items():
+        shutil.copy(path.with_suffix(".png"), results)
+        figures = {"fid": row["fid"], "is": row["inception_score"], "cnn": row["cnn_accuracy"]}
+        points.append(
+            {
+                "method": row["method"],
+                "values": {"noise multiplier": row["certificate"]["events"][0]["noise_multiplier"]},
+                "epsilon": row["epsilon"],
+                "figures": {name: figure for name, figure in figures.items() if figure is not None},
+                "samples": path.with_suffix(".png").name,
+                "command": row["command"],
+                "certificate": row["certificate"],
+            }
+        )
+    points.sort(key=lambda point: (point["method"], point["values"]["noise multiplier"]))
+    last = next(reversed(rows.values()))
+    return {"points": points, "commit": last["commit"], "device": last["device"]}
 
 
 def check_public(names: Iterable[str]) -> None:

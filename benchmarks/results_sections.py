@@ -92,23 +92,45 @@ def curve_section(files: dict[str, Row]) -> str:
     """One table for each sweep that ``understudy curve`` wrote, with its picture if one is named."""
     parts = ["Each point is a run of its own with its own certificate (`understudy curve`, `understudy compare`).\n"]
     for stem, row in files.items():
-        keys = list(dict.fromkeys(key for point in row["points"] for key in point["values"]))
-        metrics = list(dict.fromkeys(name for point in row["points"] for name in point["figures"]))
+        points = [mark for point in row["points"] for mark in _marks(point)]
+        keys = list(dict.fromkeys(key for point in points for key in point["values"]))
+        metrics = list(dict.fromkeys(name for point in points for name in point["figures"]))
         rows = [
             (
-                str(point["method"]),
+                _with_samples(point),
                 *(str(point["values"].get(key, "-")) for key in keys),
                 "-" if point["epsilon"] is None else f"{point['epsilon']:g}",
                 *(_metric(name, point["figures"].get(name)) for name in metrics),
             )
-            for point in row["points"]
+            for point in points
         ]
         picture = f"![{stem}](../benchmarks/results/{row['picture']})\n\n" if row.get("picture") else ""
+        commands = "".join(f"- `{point['command']}`\n" for point in row["points"] if "command" in point)
         parts += [
             f"**{stem}**: {origin(row)}\n",
             picture + table(("method", *keys, "certified epsilon", *metrics), rows),
+            *([commands] if commands else []),
         ]
     return "\n".join(parts)
+
+
+def _marks(point: Row) -> list[Row]:
+    """The point, or where its run was scored on the way too, one for each of these times."""
+    own = ("steps", "epsilon")
+    return [
+        {
+            "method": point["method"],
+            "values": {**point["values"], "steps": mark["steps"]},
+            "epsilon": mark["epsilon"],
+            "figures": {name: figure for name, figure in mark.items() if name not in own},
+        }
+        for mark in point.get("curve", [])
+    ] or [point]
+
+
+def _with_samples(point: Row) -> str:
+    samples = point.get("samples")
+    return str(point["method"]) + (f" ([samples](../benchmarks/results/{samples}))" if samples else "")
 
 
 def _metric(name: str, number: float | None) -> str:
