@@ -15,6 +15,7 @@ from understudy.errors import CheckError, InterruptedRun
 from understudy.privacy import accounting
 from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify
+from understudy.workflow import read_description
 
 from .calling import Caller
 
@@ -121,12 +122,17 @@ def test_a_copied_comparison_goes_on_only_if_it_is_declared_to_be_moved(
     assert verify(copy / "runs" / "dp-hp").passed
 
 
-def test_side_by_side_in_processes_of_their_own(call: Caller, arguments: list[object], tmp_path: Path):
+def test_side_by_side_in_processes_of_their_own(
+    call: Caller, arguments: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("sys.argv", ["understudy", "compare", "--methods", "dp-merf,dp-hp"])
     answer = call(*arguments, *tiny("dp-merf", "dp-hp"), "--jobs", 2, "--json")
     assert answer.code == 0, answer.err
     assert len(answer.json()["rows"]) == 2
     for name in ("dp-merf", "dp-hp"):
         assert verify(tmp_path / "all" / "runs" / name).passed
+        command = read_description(tmp_path / "all" / "runs" / name).command
+        assert command == "understudy compare --methods dp-merf,dp-hp", "as where nothing runs side by side"
         assert "Traceback" not in (tmp_path / "all" / "runs" / f"{name}.log").read_text()
 
 

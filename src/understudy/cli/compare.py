@@ -18,6 +18,7 @@ from understudy.cli.options import (
     Json,
     Records,
     Shape,
+    command_line,
     print_json,
     read_settings,
 )
@@ -92,6 +93,7 @@ def command(
             fast=fast,
             test_data=test_data,
             moved=moved,
+            command=command_line(),
         )
         for name in names
     ]

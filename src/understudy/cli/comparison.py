@@ -86,7 +86,8 @@ def bring_to_end(task: Task) -> None:
     from understudy.cli.evaluate import Choices, evaluate_release
     from understudy.cli.train import Request, continue_run, start_run
 
-    request = Request(task.method, task.folder, task.epsilon, task.delta, task.config, None, task.preset)
+    budget = (task.epsilon, task.delta)
+    request = Request(task.method, task.folder, *budget, task.config, None, task.preset, task.command)
     if not (task.folder / "release").is_dir():
         if (task.folder / "run.json").exists():
             continue_run(replace(request, config={}, preset=None), task.source, task.moved)
@@ -157,7 +158,7 @@ def _earlier(path: Path, names: set[str]) -> dict[str, dict[str, Any]]:
 
 def _described(task: Task) -> dict[str, Any]:
     """What a method was asked for; where the data lie is not written down, and figures may be added later."""
-    left_out = ("folder", "source", "metrics", "test_data", "moved")
+    left_out = ("folder", "source", "metrics", "test_data", "moved", "command")
     told = {key: value for key, value in task.as_dict().items() if key not in left_out}
     return json.loads(json.dumps(told)) | {"test_data": task.test_data}
 

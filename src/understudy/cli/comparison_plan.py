@@ -34,6 +34,7 @@ class Task:
     fast: bool = False
     test_data: str | None = None
     moved: bool = False  # its folder is a copy
+    command: str | None = None  # the command line, which a run writes down; its own process has another
 
     @property
     def held_out(self) -> tuple[DataOptions, str]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -199,6 +201,11 @@ def parse_labels(text: str | None) -> list[int] | None:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"labels: {text!r} is not a list of whole numbers; pass for example --labels 3,5") from None
+
+
+def command_line() -> str:
+    """What this process was called with."""
+    return shlex.join(["understudy", *sys.argv[1:]])
 
 
 def print_json(value: Mapping[str, Any]) -> None:

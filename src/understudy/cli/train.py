@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +25,7 @@ from understudy.cli.options import (
     Seed,
     Settings,
     Shape,
+    command_line,
     parse_budget,
     print_json,
     read_settings,
@@ -51,6 +51,7 @@ class Request:
     config: dict[str, Any]
     seed: int | None
     preset: str | None = None
+    command: str | None = None  # None: that of this process
 
 
 def command(
@@ -136,11 +137,9 @@ def start_run(request: Request, source: DataOptions) -> Release:
 
     from understudy.workflow import TrainOptions, train
 
-    command_line = shlex.join(["understudy", *sys.argv[1:]])
+    command = request.command or command_line()
     with stop_on_signals() as stop, show_progress() as listener:
-        options = TrainOptions(
-            request.config, request.seed, listener, stop, command_line, source.as_dict(), request.preset
-        )
+        options = TrainOptions(request.config, request.seed, listener, stop, command, source.as_dict(), request.preset)
         return train(request.method, data, budget, request.out, options)
 
 
