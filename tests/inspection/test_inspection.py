@@ -85,6 +85,15 @@ def test_exchanged_labels_are_found():
     assert "most look like class 6" in findings[0].sentence
 
 
+def test_labels_that_are_all_mixed_up_are_one_finding_of_all_classes():
+    broken = samples(1)
+    findings = inspect_samples(replace(broken, images=(*broken.images[1:], broken.images[0])), samples(0)).findings
+    (finding,) = (finding for finding in findings if finding.kind == "class")
+    assert finding.classes == broken.class_names
+    assert finding.sentence.startswith("10 of 10 classes do not look like the same classes of the normal release: 0,")
+    assert finding.margin < finding.bound < finding.estimate
+
+
 def test_a_class_of_noise_is_unknown_and_does_not_testify_to_a_rotation():
     broken = samples(1)
     images = list(broken.images)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from understudy.inspection.bounds import at_least, at_most
 from understudy.inspection.changes import Pictures
-from understudy.inspection.findings import Finding, percent
+from understudy.inspection.findings import Finding, listed, percent
 from understudy.inspection.neighbours import closest, distances, halves
 from understudy.inspection.samples import Samples
 
@@ -26,8 +26,10 @@ ALONE_FACTOR = 5.0
 """Without a reference: a class that is so many times rarer or commoner than if all were equally common."""
 MISSING = 0.1
 """A class with less than this part of its due share is called missing."""
+CHANGED = "changed-class"
 _DEVIATIONS = 6.0  # of the noise in a share; one in five hundred million is farther out
 _FEWEST = 20
+_MANY = 6  # changed classes, if they are also most of all, are one finding instead of one for each
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,26 @@ def find_changed_classes(recognitions: Sequence[Recognition], names: Sequence[st
         elif strange:
             findings.append(_unknown(seen, names, unknown))
     return findings
+
+
+def put_together(found: Sequence[Finding], names: Sequence[str]) -> list[Finding]:
+    """The findings; where most of many classes have changed, that is said once, in the place of the first of them."""
+    changed = [finding for finding in found if finding.name == CHANGED]
+    classes = tuple(name for finding in changed for name in finding.classes)
+    if len(classes) <= max(_MANY, len(names) / 2):
+        return list(found)
+    fall = sum(finding.estimate for finding in changed) / len(changed)
+    once = replace(
+        changed[0],
+        sentence=f"{len(classes)} of {len(names)} classes do not look like the same classes of the normal release: "
+        f"{listed(classes)}. The share of their images that are recognised falls by {percent(fall)} on average. With "
+        "so many at once, the images of one of the two releases may be hardly legible, or the labels be mixed up.",
+        statistic=f"{changed[0].statistic}: the mean of these classes, and the least of their bounds",
+        estimate=fall,
+        bound=min(finding.bound for finding in changed),
+        classes=classes,
+    )
+    return [once if finding is changed[0] else finding for finding in found if finding not in changed[1:]]
 
 
 def find_confused_classes(recognitions: Sequence[Recognition], names: Sequence[str], level: float) -> list[Finding]:
@@ -171,7 +193,7 @@ def _not_recognised(seen: Recognition, names: Sequence[str], bound: float, stran
     look = "most of them look like nothing in the normal release" if strange else f"most look like class {other}"
     return Finding(
         kind="class",
-        name="changed-class",
+        name=CHANGED,
         sentence=f"Class {name} does not look like class {name} of the normal release: {percent(seen.rate)} of its "
         f"images are recognised, where {percent(seen.expected / seen.expected_total)} would be; {look}. It may be "
         "missing from the data, or its labels are wrong.",

@@ -125,7 +125,7 @@ def _compared(suspect: Samples, normal: Samples) -> Inspection:
     return Inspection(
         suspect,
         normal,
-        tuple(found),
+        tuple(contents.put_together(found, names)),
         shares=_shares(verdicts, changes, names),
         recognitions=tuple(recognitions),
         examples=_examples(verdicts, changes, {finding.name for finding in found}, len(names)),
@@ -147,7 +147,7 @@ def _without(
     verdicts: Sequence[orientation.Verdicts], strange: Sequence[Finding], names: Sequence[str]
 ) -> list[orientation.Verdicts]:
     """The verdicts on classes that are still themselves."""
-    lost = {name for finding in strange if finding.name == "changed-class" for name in finding.classes}
+    lost = {name for finding in strange if finding.name == contents.CHANGED for name in finding.classes}
     return [verdict for verdict in verdicts if names[verdict.label] not in lost]
 
 
