@@ -142,3 +142,14 @@ def test_a_lost_ledger_is_told_by_spending_too(home, contract):
         open_client(home)
     shutil.rmtree(home / "private")
     assert read_spending(home)["answers"] == 0
+
+
+def test_spending_is_not_read_from_a_ledger_that_lost_records(home, contract):
+    """The client refuses it, so its owner must not be told less than was spent either."""
+    client = open_client(home)
+    for number in range(2):
+        client.answer(question(contract, number=number, count=2))
+    lines = (home / "ledger.jsonl").read_text().splitlines(keepends=True)
+    (home / "ledger.jsonl").write_text("".join(lines[:-1]))
+    with pytest.raises(InputError, match="its spending is unknown"):
+        read_spending(home)

@@ -21,10 +21,10 @@ from understudy.errors import BudgetError, InputError
 from understudy.federated import embedding as embeddings
 from understudy.federated import messages
 from understudy.federated.client_ledger import (
+    MARK,
     Membership,
     check_affordable,
     critic_path,
-    lost_ledger,
     open_ledger,
     spending,
 )
@@ -165,8 +165,6 @@ class Client:
             tensors, metadata = read_tensors(path)
             if metadata.get("contract") != self.contract.digest.hex():
                 raise InputError(f"client: {path} belongs to another contract; enrol in another folder")
-            if not self._ledger.has_passed(metadata.get("ledger", "")):
-                raise lost_ledger(self.folder)
             active = self._critic.bank.active.clone()  # the records may have come or gone since
             self._critic.bank.load_state({**tensors, "active": active})
         else:
@@ -174,7 +172,7 @@ class Client:
             self._save(-1)
 
     def _save(self, number: int) -> None:
-        metadata = {"contract": self.contract.digest.hex(), "round": str(number), "ledger": self._ledger.mark}
+        metadata = {"contract": self.contract.digest.hex(), "round": str(number), MARK: self._ledger.mark}
         write_tensors(critic_path(self.folder), self._critic.bank.state(), metadata)
         for old in range(number - 2 * _KEPT_ANSWERS, number - _KEPT_ANSWERS + 1):
             self._answer_path(old).unlink(missing_ok=True)

@@ -7,9 +7,12 @@ from pathlib import Path
 
 from understudy.errors import BudgetError, InputError
 from understudy.federated.contract import Contract
+from understudy.files import read_tensors
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
+
+MARK = "ledger"  # in a critic's file: where the ledger stood when it was saved
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,15 @@ def critic_path(folder: Path) -> Path:
 def open_ledger(folder: Path) -> Ledger:
     """The ledger of a client; a new one only where the client has not taken part yet.
 
-    Privacy: a client that has a critic or answers but no ledger has lost the record of its spending, so it must not
-    start to count from nothing.
+    Privacy: a client that has a critic or answers but no ledger, or one that does not hold what it held when its critic
+    was saved, has lost the record of its spending, so it must not go on to count from there.
     """
     path = folder / "ledger.jsonl"
     if path.exists():
-        return Ledger.open(path)
+        ledger = Ledger.open(path)
+        if critic_path(folder).exists() and not ledger.has_passed(read_tensors(critic_path(folder))[1].get(MARK, "")):
+            raise lost_ledger(folder)
+        return ledger
     if critic_path(folder).exists() or any((folder / "private").glob("answers/*.bin")):
         raise lost_ledger(folder)
     return Ledger.create(path)

@@ -10,13 +10,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from understudy.data.catalog import is_known
 from understudy.data.clients import no_records
 from understudy.data.dataset import ImageDataset
 from understudy.data.options import SourceOptions
 from understudy.data.sources import load
 from understudy.errors import EmptyDataError, InputError
 from understudy.federated.client import Client, check_membership
-from understudy.federated.client_ledger import Membership, lost_ledger, spending
+from understudy.federated.client_ledger import Membership, lost_ledger, open_ledger, spending
 from understudy.federated.contract import Contract, read_contract
 from understudy.federated.updates import UpdateClient
 from understudy.files import make_folder, write_text
@@ -61,6 +62,11 @@ def read_terms(folder: Path) -> ClientTerms:
         raise InputError(f"client: {folder / TERMS}: {where}: {first['msg']}; write it anew with init") from None
 
 
+def lasting_source(data: str) -> str:
+    """Where images are, in words that still hold when the client is started elsewhere."""
+    return data if is_known(data) else str(Path(data).expanduser().absolute())
+
+
 def open_client(folder: Path, say: Callable[[str], None] = lambda text: None) -> Client | UpdateClient:
     """The client of a folder with its data, of the kind that its contract says; ``say`` speaks to its owner alone.
 
@@ -103,7 +109,7 @@ def read_spending(folder: Path) -> dict[str, float | int | str]:
             raise lost_ledger(folder)
         with TemporaryDirectory() as place:
             return spending(Ledger.create(Path(place) / LEDGER), contract, membership)
-    return spending(Ledger.open(folder / LEDGER), contract, membership)
+    return spending(open_ledger(folder), contract, membership)
 
 
 def client_data(terms: ClientTerms, contract: Contract) -> ImageDataset:
