@@ -49,6 +49,7 @@ def test_simulate_can_answer_in_json(config, tmp_path, call: Caller):
         ((*SIMULATE, "--out", "x"), 2, "pass --clients N to deal the records out"),
         ((*SIMULATE, "--out", "x", "--clients", "0"), 2, "clients: 0 is not a positive whole number"),
         ((*SIMULATE, "--out", "x", "--clients", "3", "--method", "no-such"), 2, "method: 'no-such' is unknown"),
+        ((*SIMULATE, "--out", "x", "--clients", "3", "--method", "dp-merf"), 2, "method: dp-merf cannot be federated"),
         (("federated", "spending", "no-such-folder"), 2, "cannot be read"),
     ],
 )
@@ -127,6 +128,34 @@ def test_init_refuses_bad_input_in_one_sentence_and_writes_nothing(arguments, wo
     budget = ("--epsilon", "10", "--delta", "1e-5")
     assert words in call.refused("federated", "init", folder, *declared, *budget, *arguments)
     assert not folder.exists()
+
+
+@pytest.fixture
+def home(config, tmp_path, call: Caller):
+    """The folder of a client as init wrote it."""
+    pytest.importorskip("flwr", reason="the extra [federated] is not installed")
+    declared = ("--clients", "3", "--records", "30", "--shape", "8x8", "--classes", "3", "--config", config)
+    answer = call("federated", "init", tmp_path / "federation", *declared, "--epsilon", "10", "--delta", "1e-5")
+    assert answer.code == 0, answer.err
+    return tmp_path / "federation" / "clients" / "client-001"
+
+
+@pytest.mark.parametrize("address", ["server", "server:", ":9092", "server:0", "server:65536", "server:port"])
+def test_a_client_refuses_what_is_no_address_and_does_not_keep_it(address, home, call: Caller):
+    before = (home / "client.json").read_bytes()
+    words = f"superlink: {address!r} is no address of a server; pass --superlink HOST:PORT"
+    assert words in call.refused("federated", "client", home, "--superlink", address)
+    assert (home / "client.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(("data", "kept"), [("images.npz", "{here}/images.npz"), ("digits", "digits")])
+def test_where_the_images_are_is_kept_for_a_start_from_anywhere(data, kept, home, tmp_path, monkeypatch, call: Caller):
+    from understudy.deployment import operating
+
+    monkeypatch.setattr(operating, "run_client", lambda *_, **__: None)
+    monkeypatch.chdir(tmp_path)
+    assert call("federated", "client", home, "--data", data).code == 0
+    assert json.loads((home / "client.json").read_text())["source"] == kept.format(here=tmp_path)
 
 
 def test_without_flower_the_way_out_is_named(tmp_path, monkeypatch, call: Caller):

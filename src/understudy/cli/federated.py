@@ -69,11 +69,13 @@ def simulate(
     """Train with all clients in this process: the same ledger and certificate as with real ones."""
     from understudy.cli.progress import show_progress, stop_on_signals
     from understudy.data.clients import with_clients
+    from understudy.methods.registry import get_federated_method
     from understudy.privacy.budget import Budget
     from understudy.workflow import TrainOptions, train
     from understudy.workflow import resume as continue_run
 
     refuse_moved_alone(moved, resume)
+    get_federated_method(method)
     source = DataOptions(data, records, classes, shape, declare or ())
     values = read_settings(config, settings, device)
     loaded = with_clients(source.load(), clients)
@@ -184,18 +186,17 @@ def client(
     """Take part: answer the server's questions with installed code only, until interrupted."""
     _require_flower()
     from understudy.data.options import source_options
-    from understudy.deployment.operating import run_client
-    from understudy.federated.task import read_terms, write_terms
+    from understudy.deployment.operating import check_address, run_client
+    from understudy.federated.task import lasting_source, read_terms, write_terms
 
     terms = read_terms(home)
-    update = {"source": data, "superlink": superlink}
+    update = {"source": None if data is None else lasting_source(data), "superlink": superlink}
     terms = terms.model_copy(update={name: value for name, value in update.items() if value is not None})
     if declare:
         terms = terms.model_copy(update={"options": source_options(**parse_declarations(declare))})
+    address = check_address(terms.superlink)
     write_terms(home, terms)
-    if terms.superlink is None:
-        raise InputError("superlink: where the server is, is not known; pass --superlink HOST:PORT once")
-    run_client(home.resolve(), terms.superlink, lambda text: typer.echo(text, err=True), own_code=not stock)
+    run_client(home.resolve(), address, lambda text: typer.echo(text, err=True), own_code=not stock)
 
 
 @app.command("spending")

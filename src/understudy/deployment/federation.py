@@ -29,7 +29,7 @@ from understudy.federated.task import ClientTerms, write_client
 from understudy.files import make_folder, write_text
 from understudy.methods.base import Plan, configure
 from understudy.methods.configuration import overlay
-from understudy.methods.registry import get_method
+from understudy.methods.registry import get_federated_method, get_method
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import Guarantee, read_json
 
@@ -198,9 +198,7 @@ def no_data(settings: Settings) -> ImageDataset:
 
 
 def _plan(request: Request) -> Plan:
-    method = get_method(request.method)
-    if not method.federated:
-        raise InputError(f"method: {method.name} cannot be federated; choose gs-wgan-federated or fedavg-gan")
+    method = get_federated_method(request.method)
     configure(method, request.config)  # says what is wrong with it before anything is laid over it
     values = overlay(request.config, {"method": {"federation": secrets.token_hex(16)}})
     plan = method.plan(configure(method, values), request.domain, request.budget)

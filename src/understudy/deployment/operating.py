@@ -54,6 +54,16 @@ def start_superlink(
     return superlink
 
 
+def check_address(superlink: str | None) -> str:
+    """The address of a server, if it is one: a SuperNode would try any other for ever."""
+    if superlink is None:
+        raise InputError("superlink: where the server is, is not known; pass --superlink HOST:PORT once")
+    host, _, port = superlink.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise InputError(f"superlink: {superlink!r} is no address of a server; pass --superlink HOST:PORT")
+    return superlink
+
+
 def run_client(home: Path, superlink: str, say: Say, *, own_code: bool = True) -> None:
     """Keep a SuperNode connected and answer its messages until interrupted."""
     processes.require_flower()
