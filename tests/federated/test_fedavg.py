@@ -132,6 +132,13 @@ def test_an_update_to_another_question_adds_nothing(data, contract, start, tmp_p
     assert len(fleet.of([0], 1, *start)) == 0
 
 
+@pytest.mark.parametrize("value", [b"\0\0\xc0\x7f", b"\0\0\x80\xff"], ids=["NaN", "infinite"])
+def test_an_update_that_is_not_finite_adds_nothing_and_ends_no_run(value, data, contract, start, tmp_path):
+    client = client_of(tmp_path, contract, data)
+    fleet = RemoteUpdates(contract, LocalTransport([lambda question: client.answer(question)[:-4] + value, None, None]))
+    assert len(fleet.of([0], 0, *start)) == 0
+
+
 def test_simulated_updates_start_from_the_same_weights_and_a_client_without_records_changes_nothing(contract, start):
     data = federated_data()
     fleet = SimulatedUpdates(data.subset(np.flatnonzero(data.client_ids != 2)), contract, HOME)

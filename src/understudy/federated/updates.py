@@ -213,12 +213,16 @@ def decode_question(content: bytes, contract: Contract, bank: CriticBank, client
 
 
 def decode_answer(content: object, number: int, client: int, key: bytes, parameters: int) -> np.ndarray | None:
-    """The update of a valid answer to this question; None for anything else."""
+    """The update of a valid answer to this question; None for anything else.
+
+    An update that is not finite is none: counted among the broken rows of a run, one broken client would end the run.
+    """
     if not isinstance(content, bytes) or len(content) != _HEAD.size + 4 * parameters:
         return None
     if _HEAD.unpack_from(content) != (_ANSWER, number, client, 0, key):
         return None
-    return np.frombuffer(content, "<f4", offset=_HEAD.size).astype(np.float32)
+    row = np.frombuffer(content, "<f4", offset=_HEAD.size).astype(np.float32)
+    return row if bool(np.isfinite(row).all()) else None
 
 
 def chosen_clients(flips: Tensor) -> list[int]:
