@@ -206,7 +206,7 @@ def test_a_server_that_died_asks_again_and_nobody_pays_twice(data, contract, tmp
     client = make_client(tmp_path, contract, data)
     dead = RemoteFleet(contract, LocalTransport([None, None, None]))
     mechanism = parts(tmp_path / "server", data)
-    with pytest.raises(CheckError, match="continue with --resume"):
+    with pytest.raises(CheckError, match="start the clients, then the server again"):
         dead.embedding(mechanism, tmp_path / "sum.safetensors")
     first = client.answer(embedding.encode_question(0, contract))
     RemoteFleet(contract, LocalTransport([client.answer, None, None])).embedding(

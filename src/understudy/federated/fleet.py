@@ -167,7 +167,7 @@ class RemoteFleet:
             if row_dp is not None:
                 found.setdefault(client, row_dp)
         if not found:
-            raise CheckError("federation: no client sent its embedding; start the clients and continue with --resume")
+            raise CheckError("federation: no client sent its embedding; start the clients, then the server again")
         rows_dp = [found[client] if client in found else mechanism.lost_part(classes * count) for client in everybody]
         return torch.stack(rows_dp).sum(dim=0)
 
@@ -228,7 +228,7 @@ class RemoteFleet:
         if self._silent_rounds >= _PATIENCE:
             raise CheckError(
                 f"federation: no client answered in {_PATIENCE} rounds in a row, so the run stops before it spends "
-                "more; start the clients and continue with --resume"
+                "more; start the clients, then the server again"
             )
 
 
