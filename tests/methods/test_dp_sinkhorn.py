@@ -67,6 +67,19 @@ def test_cells_are_decided_from_public_numbers_and_cost_nothing():
     assert (one_block.config.method.transport.cells, len(one_block.events)) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    "groups",
+    [
+        {"privacy": {"clip": 1e-4}},
+        {"method": {"transport": {"regularisation": 1e-4}}},
+        {"method": {"transport": {"label_cost": 1e4}}},
+    ],
+)
+def test_settings_that_would_magnify_rounding_are_refused(groups):
+    with pytest.raises(InputError, match=r"config: .*(clip|regularisation|label_cost)"):
+        configure(get_method("dp-sinkhorn"), groups)
+
+
 def test_a_batch_above_the_declared_records_is_refused():
     with pytest.raises(InputError, match="batch: an expected size of 61000"):
         plan_of(privacy={"batch": 61_000})

@@ -16,6 +16,7 @@ from understudy.methods.base import configure
 from understudy.methods.registry import get_method
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.privacy.ledger import Ledger
+from understudy.privacy.mechanisms import clip_rows
 from understudy.privacy.randomness import Randomness
 from understudy.training.kernel_settings import TransportSettings
 from understudy.training.run import Run
@@ -162,6 +163,26 @@ def test_a_record_more_changes_one_block_and_rounds_the_others_at_most(tmp_path_
     assert changed.sum() == 1
     if label_cost is None:
         assert int(changed.nonzero()) // 2 == label
+
+
+@pytest.mark.parametrize("label_marks", [0.0, 50.0])
+def test_at_the_smallest_settings_padding_rounds_blocks_far_inside_the_margin_of_clipping(label_marks):
+    """Images on a coarse grid, many of them alike, so that plans have ties; the margin is 1e-6 of the bound."""
+    pixels, smallest = 784, transport(regularisation=1e-3, iterations=300)
+    random = torch.Generator().manual_seed(0)
+    values = torch.randint(0, 3, (6, 8, pixels), generator=random).double() / 2 / pixels**0.5
+    marks = torch.nn.functional.one_hot(torch.arange(8) % 2, 2).double().expand(6, 8, 2) * label_marks**0.5
+    values = torch.cat([values, marks], dim=2)
+    fakes, reals = values[:, :5], values[:, 4:7]
+    blocks = []
+    for padding in (0, 1, 5):
+        padded = torch.cat([reals, torch.zeros(6, padding, values.shape[2], dtype=torch.float64)], dim=1)
+        weights = torch.zeros(6, 3 + padding, dtype=torch.float64)
+        weights[:, :3] = 1 / 3
+        slopes = divergence_slopes(fakes, padded, weights, smallest)[:, :, :pixels].flatten(1) * pixels**0.5
+        blocks.append(clip_rows(slopes, 1e-3))
+    for other in blocks[1:]:
+        assert (other - blocks[0]).norm() < 1e-8 * 1e-3
 
 
 def test_an_empty_batch_is_a_batch(tmp_path):

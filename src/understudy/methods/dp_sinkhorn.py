@@ -41,7 +41,7 @@ from understudy.methods.embedding_share import Share, embedding_events, with_emb
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, PoissonSampling
-from understudy.training.kernel_settings import SMALL_IMAGE, TransportSettings
+from understudy.training.kernel_settings import SMALL_IMAGE, AboveRounding, TransportSettings
 from understudy.training.settings import Count, EmbeddingSettings, GeneratorSettings, Positive
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class DpSinkhornPrivacy(PrivacyConfig):
 
     batch: Count | None = None  # B
     steps: Count | None = None  # T
-    clip: Positive = 1.0  # C
+    clip: AboveRounding = 1.0  # C
     embedding_share: Share = 0.5
     embedding_noise_multiplier: Positive | None = None  # decided by the share
 

@@ -11,6 +11,8 @@ from understudy.training.settings import Count, Positive
 _FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 _Share = Annotated[float, Field(ge=0, lt=1)]
 SMALL_IMAGE = 16 * 16
+# Rounding is divided by it: below, what padding rounds in blocks that a record does not reach would no longer be small.
+AboveRounding = Annotated[Positive, Field(ge=1e-3)]
 
 
 class TransportSettings(BaseModel):
@@ -19,9 +21,9 @@ class TransportSettings(BaseModel):
     model_config = _FROZEN
     cells: Count | None = None  # of each class (of the whole batch where labels only cost)
     images: Annotated[int, Field(ge=2)] = 5  # generated in each cell
-    regularisation: Positive = 0.02  # of the plan's entropy; costs are mean squares of pixel differences
+    regularisation: AboveRounding = 0.02  # of the plan's entropy; costs are mean squares of pixel differences
     iterations: Count = 30
-    label_cost: Positive | None = None  # for images of different classes; None: never matched
+    label_cost: Annotated[Positive, Field(le=100)] | None = None  # for images of different classes; None: never matched
 
 
 class HermiteSettings(BaseModel):

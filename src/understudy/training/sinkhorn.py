@@ -67,7 +67,9 @@ class SinkhornCells:
     depend on that cell's records alone. Nothing here bounds a block: ``GaussianBlocks`` does. Weights are one over the
     drawn members of a cell, which are private like all else here. An empty cell gives a block of zeros. Cells are
     padded to the fullest one and computed side by side; in double precision, so that what this rounds in other blocks
-    (about 1e-12) is far inside the margin of 1e-6 by which the mechanism clips below its bound.
+    (about 1e-12 of the bound) is far inside the margin of 1e-6 by which the mechanism clips below its bound. A tiny
+    regularisation or bound, or a huge label cost, would magnify it (to 1e-3 at a regularisation of 1e-14), so the
+    settings refuse them.
     """
 
     def __init__(self, run: Run, settings: TransportSettings, batch: int, event: Event) -> None:
