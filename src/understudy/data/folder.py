@@ -109,7 +109,8 @@ def _is_labelled(folder: Path, clients: list[Path], classes: int | None, options
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         raise InputError(
             f"{folder}: {len(names)} sub-folders ({shown}), but the classes were not declared;"
-            f" pass classes={len(names)}, unlabelled=True to ignore them, or clients=True if they are clients"
+            f" pass classes={len(names)} (--classes {len(names)}), unlabelled=True to ignore them, or clients=True if"
+            " they are clients (--declare unlabelled=True, --declare clients=True)"
         )
     return bool(nested)
 

@@ -132,7 +132,7 @@ def check_counts(samples: int, reference: int, dimensions: int, allow_few: bool 
             raise InputError(
                 f"{name}: {count} images, but a stable score over {dimensions} features needs at least "
                 f"{dimensions + 1}, and published figures use {PUBLISHED_SAMPLES} against {PUBLISHED_REFERENCE}; "
-                "pass more images, or allow_few=True for a biased score"
+                "pass more images, or allow_few=True (--allow-few) for a biased score"
             )
 
 
