@@ -20,9 +20,9 @@ from understudy.methods.configuration import MethodConfig, build_config
 from understudy.methods.registry import get_method, method_names
 from understudy.models.generator import Generator, GeneratorConfig, build_generator
 from understudy.privacy import accounting, bayesian_claim
-from understudy.privacy.bayesian_record import keep_claims
 from understudy.privacy.budget import Budget, NoBudget
 from understudy.privacy.certificate import NOT_PRIVATE, Guarantee, read_json
+from understudy.privacy.data_dependent import keep_claims
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness import Randomness
 from understudy.release.meaning import by_viewer
@@ -293,9 +293,10 @@ def _claims(folder: Path, description: RunDescription, ledger: Ledger) -> dict[s
     events = ledger.events()
     config = build_config(method.config_type, description.config)
     claims = method.claims(config, events, description.budget)
-    others = method.data_dependent_claims(config, events, folder / "private")
+    others = method.data_dependent_claims(config, events, description.budget, folder / "private")
     keep_claims(folder / "private", others, claims)
-    published = others if method.publishes_data_dependent_claims(config) else []
+    publish = method.publishes_data_dependent_claims(config)
+    published = [claim for claim in others if publish and isinstance(claim, bayesian_claim.BayesianClaim)]
     return {
         "guarantees": [claim.model_dump(exclude_none=True) for claim in claims],
         "events": [event.model_dump(exclude_none=True) for event in events],

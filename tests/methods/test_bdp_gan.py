@@ -18,9 +18,9 @@ from understudy.models.selu_critic import DpganDiscriminatorConfig, SeluCritic
 from understudy.privacy import accounting
 from understudy.privacy.bayesian import BayesianAccountant
 from understudy.privacy.bayesian_claim import NOT_COVERED, BayesianClaim, as_published
-from understudy.privacy.bayesian_record import kept_claims
 from understudy.privacy.bayesian_settings import BayesianSettings
 from understudy.privacy.budget import Budget
+from understudy.privacy.data_dependent import kept_claims
 from understudy.privacy.ledger import Ledger
 from understudy.release.release import load
 from understudy.release.verify import verify

@@ -11,8 +11,8 @@ import pytest
 
 from understudy.errors import InputError
 from understudy.privacy.bayesian import BayesianAccountant
-from understudy.privacy.bayesian_record import keep_claims
 from understudy.privacy.bayesian_settings import BayesianSettings
+from understudy.privacy.data_dependent import keep_claims
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.release.release import load
 from understudy.report.report import ReportOptions, write_report

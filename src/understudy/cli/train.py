@@ -105,7 +105,7 @@ def command(
 
 def _other_figures(release: Release, out: Path) -> dict[str, Any]:
     """For ``--json``: the data-dependent claims that are published, and where those of the run are kept."""
-    from understudy.privacy.bayesian_record import claims_path
+    from understudy.privacy.data_dependent import claims_path
 
     published = [claim.model_dump() for claim in release.certificate.data_dependent or ()]
     kept = claims_path(out / "private")
@@ -116,13 +116,14 @@ def _other_figures(release: Release, out: Path) -> dict[str, Any]:
 def _tell_other_figures(release: Release, out: Path) -> None:
     """Published claims in words; of those that are kept in the private folder only where they are."""
     from understudy.privacy.bayesian_claim import claim_in_words
-    from understudy.privacy.bayesian_record import STAMP, claims_path
+    from understudy.privacy.data_dependent import STAMP, claims_path
 
     for claim in release.certificate.data_dependent or ():
         typer.echo("beside it: " + " ".join(claim_in_words(claim)))
     kept = claims_path(out / "private")
     if kept.is_file():
-        typer.echo(f"a figure for typical records is in {kept} ({STAMP}); understudy report {shlex.quote(str(out))}")
+        shown = f"understudy report {shlex.quote(str(out))}"
+        typer.echo(f"a figure that depends on the data is in {kept} ({STAMP}); {shown}")
 
 
 def start_run(request: Request, source: DataOptions) -> Release:

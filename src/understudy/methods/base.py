@@ -15,9 +15,9 @@ from understudy.errors import InputError
 from understudy.federated.contract import Contract
 from understudy.methods.configuration import MethodConfig, build_config, overlay
 from understudy.privacy import accounting
-from understudy.privacy.bayesian_claim import BayesianClaim
 from understudy.privacy.budget import Budget, NoBudget
 from understudy.privacy.certificate import ClientLimits, Guarantee
+from understudy.privacy.data_dependent import DataDependentClaim
 from understudy.privacy.events import Event
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ class Method(ABC):
         return [Guarantee(epsilon=epsilon, delta=budget.delta, unit=events[0].unit, delta_parts=parts)]
 
     def data_dependent_claims(
-        self, config: MethodConfig, events: Sequence[Event], private: Path
-    ) -> list[BayesianClaim]:
+        self, config: MethodConfig, events: Sequence[Event], budget: Budget, private: Path
+    ) -> Sequence[DataDependentClaim]:
         """Claims of another kind, from what the run kept in its private folder; never instead of ``claims``."""
         return []
 

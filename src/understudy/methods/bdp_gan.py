@@ -181,7 +181,7 @@ class BdpGan(DpGan):
         return {"bayesian": bayesian_watch.BayesianWatch(run, step_of, accountant, settings.pairs)}
 
     def data_dependent_claims(
-        self, config: MethodConfig, events: Sequence[Event], private: Path
+        self, config: MethodConfig, events: Sequence[Event], budget: Budget, private: Path
     ) -> list[BayesianClaim]:
         """What the record of the run says; steps that are not on record count at their worst case."""
         settings = _settings(config).bayesian

@@ -13,11 +13,15 @@ Privacy: a record lies in one shard, so it changes one teacher's votes: one bin 
 each of d histograms. The checks (largest counts: sensitivity sqrt(d)) and the answers (all counts: sensitivity
 sqrt(2d)) are two Gaussian events for each image, without sampling. Both are charged whether or not a check passes: the
 noisy histograms of coordinates that fail are made and thrown away. Data-independent.
+
+The smaller figure that papers on PATE report where teachers agree is kept in the private folder of the run
+(``privacy.vote_agreement``): it depends on the votes, so it is no guarantee, and no certificate holds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -25,6 +29,7 @@ from pydantic import Field
 from understudy._lazy import LazyModule
 from understudy.methods.configuration import MethodConfig
 from understudy.methods.teacher_ensemble import TeacherConfig, TeacherMethod, TeacherPrivacy, shared_presets
+from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
 from understudy.training.settings import Count, Positive
 from understudy.training.teaching_settings import RehearsingSettings
@@ -33,8 +38,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from understudy.privacy import vote_mechanisms
-    from understudy.training import teaching
+    from understudy.privacy import vote_agreement, vote_mechanisms
+    from understudy.privacy.vote_claim import VoteClaim
+    from understudy.training import teaching, vote_watch
     from understudy.training.critic_panel import FakePool
     from understudy.training.generator_player import GeneratorPlayer
     from understudy.training.run import Run
@@ -43,7 +49,9 @@ if TYPE_CHECKING:
 else:
     torch = LazyModule("torch")
     teaching = LazyModule("understudy.training.teaching")
+    vote_agreement = LazyModule("understudy.privacy.vote_agreement")
     vote_mechanisms = LazyModule("understudy.privacy.vote_mechanisms")
+    vote_watch = LazyModule("understudy.training.vote_watch")
 
 _ANSWERS, _CHECKS = "votes on projected gradients", "checks for consensus"
 _SLOPES = "confident answers, projected back"
@@ -103,6 +111,14 @@ class GPate(TeacherMethod):
             Event(noise_multiplier=check, sensitivity="C", count=queries, purpose=_CHECKS),
         )
 
+    def data_dependent_claims(
+        self, config: MethodConfig, events: Sequence[Event], budget: Budget, private: Path
+    ) -> list[VoteClaim]:
+        """What the votes on record cost; queries that are not on record count at their worst case."""
+        answers = next(event for event in events if event.purpose == _ANSWERS)
+        others = [event for event in events if event is not answers]
+        return [vote_agreement.VoteRecord(private).claim(answers, others, budget.delta)]
+
     def lesson(self, run: Run) -> teaching.Lesson:
         """Project, ask for bins, check, answer, project back."""
         return BinLesson(run)
@@ -126,12 +142,13 @@ class BinLesson:
         )
         self.peaks = vote_mechanisms.PeakVotes(run.ledger, run.randomness, coordinates=self.directions, event=checks)
         self._random, self._show = run.randomness.generator(run.device), run.ledger.show
-        self._watch, self._rehearsal = teaching.StallWatch(), teaching.Rehearsal(self.config.method.memory)
+        self.watch = vote_watch.VoteWatch(run, self.votes.reach * answers.noise_multiplier)
+        self._stall, self._rehearsal = teaching.StallWatch(), teaching.Rehearsal(self.config.method.memory)
         self._passed: list[Tensor] = []
 
     def parts(self) -> dict[str, Stateful]:
-        """Nothing but the generator."""
-        return {}
+        """What is on record of the votes."""
+        return {"votes": self.watch}
 
     def remaining(self) -> int:
         """Queries that may still be asked: a crash may have lost more of the one kind than of the other."""
@@ -151,7 +168,7 @@ class BinLesson:
         self.votes.check_finite()
         confident = float(torch.stack(self._passed).mean())
         self._passed.clear()
-        self._watch.look(
+        self._stall.look(
             confident == 0,
             f"no vote reached the consensus of {self.config.method.consensus:g} of the teachers; lower "
             "method.consensus, use fewer privacy.queries or raise method.teachers.warm_iterations",
@@ -186,4 +203,5 @@ class BinLesson:
         counts_dp = self.votes.release(tally, block=block).value_dp
         passed = peaks_dp >= self.config.method.consensus * teachers
         self._passed.append(passed.double().mean())
+        self.watch.hear(tally, passed)
         return torch.where(passed, self.votes.middles(tally.device)[counts_dp.argmax(dim=2)], 0.0)

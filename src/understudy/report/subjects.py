@@ -15,9 +15,8 @@ from pydantic import ValidationError
 
 from understudy.data.domain import Domain
 from understudy.errors import InputError
-from understudy.privacy.bayesian_claim import BayesianClaim
-from understudy.privacy.bayesian_record import kept_claims
 from understudy.privacy.certificate import read_json
+from understudy.privacy.data_dependent import DataDependentClaim, kept_claims
 from understudy.release.folders import find_release
 from understudy.release.grid import class_rows
 from understudy.release.release import Release, load
@@ -41,7 +40,7 @@ class Subject:
     progress: list[dict[str, float]] = field(default_factory=list)
     evaluation: Mapping[str, Any] | None = None  # computed with private data
     diagnostics: list[dict[str, float]] = field(default_factory=list)  # private
-    kept_claims: tuple[BayesianClaim, ...] = ()  # private
+    kept_claims: tuple[DataDependentClaim, ...] = ()  # private
     neighbours: NeighbourCheck | None = None  # private
 
     @property

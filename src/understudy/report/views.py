@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from understudy.privacy.bayesian_claim import claim_in_words
 from understudy.privacy.certificate import Certificate, Guarantee
+from understudy.privacy.data_dependent import kept_claim_in_words
 from understudy.release import meaning
 from understudy.report import charts, pictures
 from understudy.report.published import comparable_rows, published_note
@@ -181,7 +182,7 @@ def _kept_claims(subject: Subject) -> dict[str, Any] | None:
     beside = f"The guarantee of the same run: {meaning.claim(subject.release.certificate.headline)}."
     return {
         "stamp": STAMP,
-        "lines": [beside, *(words for claim in subject.kept_claims for words in claim_in_words(claim))],
+        "lines": [beside, *(words for claim in subject.kept_claims for words in kept_claim_in_words(claim))],
     }
 
 

@@ -8,16 +8,21 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from understudy.errors import InputError
 from understudy.files import write_text
-from understudy.privacy.bayesian_claim import BayesianClaim
+from understudy.privacy.bayesian_claim import BayesianClaim, claim_in_words
 from understudy.privacy.certificate import Guarantee, read_json
+from understudy.privacy.vote_claim import VoteClaim, vote_claim_in_words
+
+DataDependentClaim = Annotated[BayesianClaim | VoteClaim, Field(discriminator="kind")]
 
 STAMP = "not private: do not publish"
 _NAME = "data-dependent.json"
+_ADAPTER: TypeAdapter[tuple[DataDependentClaim, ...]] = TypeAdapter(tuple[DataDependentClaim, ...])
 
 
 def claims_path(private: Path) -> Path:
@@ -25,7 +30,7 @@ def claims_path(private: Path) -> Path:
     return private / _NAME
 
 
-def keep_claims(private: Path, claims: Sequence[BayesianClaim], guarantees: Sequence[Guarantee]) -> None:
+def keep_claims(private: Path, claims: Sequence[DataDependentClaim], guarantees: Sequence[Guarantee]) -> None:
     """Write the claims, never without the worst-case figures of the same run; nothing where there are none."""
     if not claims:
         return
@@ -37,12 +42,17 @@ def keep_claims(private: Path, claims: Sequence[BayesianClaim], guarantees: Sequ
     write_text(claims_path(private), json.dumps(content, indent=2) + "\n")
 
 
-def kept_claims(private: Path) -> tuple[BayesianClaim, ...]:
+def kept_claims(private: Path) -> tuple[DataDependentClaim, ...]:
     """What a run keeps; none where there is no such file."""
     path = claims_path(private)
     if not path.is_file():
         return ()
     try:
-        return tuple(BayesianClaim.model_validate(claim) for claim in read_json(path, "claims")["data_dependent"])
+        return _ADAPTER.validate_python(read_json(path, "claims")["data_dependent"])
     except (KeyError, TypeError, ValidationError):
         raise InputError(f"claims: {path} does not hold the claims of a run; the file is damaged") from None
+
+
+def kept_claim_in_words(claim: DataDependentClaim) -> list[str]:
+    """A claim of any kind as sentences."""
+    return vote_claim_in_words(claim) if isinstance(claim, VoteClaim) else claim_in_words(claim)
