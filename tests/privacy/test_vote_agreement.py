@@ -19,7 +19,7 @@ from understudy.privacy.data_dependent import kept_claims
 from understudy.privacy.events import Event
 from understudy.privacy.vote_agreement import VoteRecord, chance_of_another_winner, renyi_of_winner
 from understudy.report.report import ReportOptions, write_report
-from understudy.workflow import resume
+from understudy.workflow import release_early, resume
 
 from ..helpers import interrupt, tiny_data, tiny_train
 
@@ -85,7 +85,7 @@ def test_no_neighbour_is_further_away_than_the_bound(counts, deviation):
 @given(chance=st.floats(0, 1), more=st.floats(0, 1), deviation=st.floats(0.5, 200))
 def test_the_bound_is_never_above_that_of_the_noise_and_grows_with_the_chance(chance, more, deviation):
     low, high = (renyi_of_winner(np.array(q), deviation) for q in sorted((chance, more)))
-    always = np.array(ORDERS) / deviation**2
+    always = np.array(ORDERS) / deviation / deviation
     for bound in (low, high):
         assert (bound >= 0).all()
         assert (bound <= always).all()
@@ -115,6 +115,28 @@ def test_what_is_not_on_record_counts_at_its_worst_case(tmp_path):
     claim = VoteRecord(tmp_path).claim(events[0], events[1:], 1e-5)
     assert claim.epsilon_votes == pytest.approx(renyi.epsilon(events, 1e-5), abs=1e-4)
     assert (claim.queries, claim.recorded_queries, claim.answers) == (50, 0, 0)
+
+
+def test_queries_that_were_planned_and_never_asked_count_at_their_worst_case(tmp_path):
+    """As in a certificate: a run may be ended early for what it showed."""
+    asked = [event.charged(planned=50, executed=0) for event in (answers_event(50), answers_event(50))]
+    claim = VoteRecord(tmp_path).claim(asked[0], asked[1:], 1e-5)
+    assert claim.queries == 50
+    assert claim.epsilon_votes == pytest.approx(renyi.epsilon(asked, 1e-5), abs=1e-4)
+    interrupt("g-pate", tiny_data(), tmp_path / "run")
+    release = release_early(tmp_path / "run")
+    (claim,) = kept_claims(tmp_path / "run" / "private")
+    assert 0 < claim.recorded_queries < claim.queries == release.certificate.events[0].count == 12
+
+
+@pytest.mark.parametrize("deviation", [1e-150, 1e-9, 1e9, 1e160, 1e300])
+def test_any_deviation_that_is_a_number_has_a_cost(tmp_path, deviation):
+    record = VoteRecord(tmp_path)
+    record.add(np.array([[[30, 5], [20, 20]]]), np.array([[True, True]]), deviation)
+    assert (record.cost >= 0).all()
+    assert np.isfinite(record.cost).all()
+    event = Event(noise_multiplier=deviation, count=1, purpose="answers")
+    assert record.claim(event, [event], 1e-5).epsilon_votes >= 0
 
 
 def test_agreement_makes_the_figure_smaller_and_answers_nobody_saw_cost_nothing(tmp_path):

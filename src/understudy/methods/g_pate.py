@@ -114,7 +114,7 @@ class GPate(TeacherMethod):
     def data_dependent_claims(
         self, config: MethodConfig, events: Sequence[Event], budget: Budget, private: Path
     ) -> list[VoteClaim]:
-        """What the votes on record cost; queries that are not on record count at their worst case."""
+        """What the votes on record cost; planned queries that are not on record count at their worst case."""
         answers = next(event for event in events if event.purpose == _ANSWERS)
         others = [event for event in events if event is not answers]
         return [vote_agreement.VoteRecord(private).claim(answers, others, budget.delta)]

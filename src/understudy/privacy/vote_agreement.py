@@ -50,12 +50,12 @@ def renyi_of_winner(chance: Array, deviation: float) -> Array:
     where its conditions hold and it says less, it counts.
     """
     q = np.maximum(chance, _LEAST)[..., None]
-    always = _ORDERS / deviation**2
+    always = _ORDERS / deviation / deviation  # the square of a deviation far beyond use is no number any more
     with np.errstate(all="ignore"):
         log_q, log_rest = np.log(q), np.log1p(-q)
         second = deviation * np.sqrt(-log_q)
         first = second + 1
-        cost_first, cost_second = first / deviation**2, second / deviation**2
+        cost_first, cost_second = first / deviation / deviation, second / deviation / deviation
         likely = log_rest - np.log1p(-np.exp((log_q + cost_second) * (second - 1) / second))
         rare = cost_first - log_q / (first - 1)
         moment = np.logaddexp(log_rest + (_ORDERS - 1) * likely, log_q + (_ORDERS - 1) * rare)
@@ -68,8 +68,8 @@ def renyi_of_winner(chance: Array, deviation: float) -> Array:
 class VoteRecord:
     """The cost of all winners that a run has shown; it outlives the run's process in its private folder.
 
-    It is the record of queries that were executed, like the ledger: what a crash took before it was written is charged
-    at its worst case.
+    What a crash took before it was written is charged at its worst case, and so are planned queries that were never
+    asked.
     """
 
     def __init__(self, private: Path) -> None:
@@ -94,16 +94,18 @@ class VoteRecord:
         write_text(self._path, json.dumps(content) + "\n")
 
     def claim(self, answers: Event, others: Sequence[Event], delta: float) -> VoteClaim:
-        """What the executed events cost, with this record in place of what it holds of ``answers``."""
-        executed = answers.executed or 0
-        total = self.cost + max(0, executed - self.queries) * _gaussian(answers)
-        total += sum((event.executed or 0) * _gaussian(event) for event in others)
+        """What the events cost, with this record in place of what it holds of ``answers``.
+
+        Privacy: as in a certificate the whole plan counts. Whoever ends a run early may do so for what it showed.
+        """
+        total = self.cost + max(0, answers.count - self.queries) * _gaussian(answers)
+        total += sum(event.count * _gaussian(event) for event in others)
         epsilon, order = rdp.compute_epsilon(ORDERS, total, delta)
         return VoteClaim(
             epsilon_votes=math.ceil(epsilon * 1e4) / 1e4,
             delta=delta,
             order=order,
-            queries=executed,
+            queries=answers.count,
             recorded_queries=self.queries,
             answers=self.answers,
         )
@@ -123,4 +125,4 @@ class VoteRecord:
 
 def _gaussian(event: Event) -> Array:
     """The divergence of one execution."""
-    return np.asarray(_ORDERS / 2 / event.noise_multiplier**2)
+    return np.asarray(_ORDERS / 2 / event.noise_multiplier / event.noise_multiplier)

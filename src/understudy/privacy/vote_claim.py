@@ -27,7 +27,8 @@ ASSUMPTIONS = (
 class VoteClaim(BaseModel):
     """A bound on what the winners of noisy votes tell, given how clearly they won.
 
-    ``answers`` winners were shown; ``recorded_queries`` of the ``queries`` are on record, and all others count as if
+    ``queries`` is what a certificate charges, the larger of planned and executed. ``recorded_queries`` of them are on
+    record, with ``answers`` winners that were shown (up to one for each coordinate of a query); all others count as if
     every one of their winners had been shown and had won by nothing.
     """
 
@@ -48,9 +49,9 @@ def vote_claim_in_words(claim: VoteClaim) -> list[str]:
     """The claim as sentences, under its own name, with its warning last."""
     return [
         f"Votes (kind data-dependent-votes, not an epsilon of differential privacy): for these data and these "
-        f"{claim.queries:,} queries, of which {claim.answers:,} winners were shown, epsilon_votes "
-        f"{rounded(claim.epsilon_votes)} at delta {claim.delta:g}. Where it is above the guarantee, teachers agreed "
-        "too little for it to tell anything.",
+        f"{claim.queries:,} queries, of which {claim.recorded_queries:,} are on record with {claim.answers:,} winners "
+        f"shown and all others count at their worst case, epsilon_votes {rounded(claim.epsilon_votes)} at delta "
+        f"{claim.delta:g}. Where it is above the guarantee, teachers agreed too little for it to tell anything.",
         f"What it rests on: {'; '.join(claim.assumptions)}.",
         f"Warning: {claim.warning}.",
     ]
