@@ -107,6 +107,7 @@ def test_the_same_command_keeps_what_is_finished_and_more_methods_add_to_it(
     assert finished == {path: path.stat().st_mtime_ns for path in finished}
 
 
+@pytest.mark.slow
 def test_a_copied_comparison_goes_on_only_if_it_is_declared_to_be_moved(
     call: Caller, arguments: list[object], tmp_path: Path
 ):

@@ -56,7 +56,7 @@ def _worst(answers: np.ndarray, rate: float, noise: float, epsilon: float) -> fl
     rate=st.sampled_from([0.02, 0.2, 0.5, 1.0]),
     noise=st.sampled_from([0.6, 1.0, 3.0]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_whatever_a_batch_answers_the_accountants_cover_it(answers, rate, noise):
     """Every function from subsets of four units to [-C, C] with C = 1, at noise of deviation 2C * multiplier."""
     event = Event(noise_multiplier=noise, sensitivity="2C", sampling=PoissonSampling(rate=rate), count=1)

@@ -96,6 +96,13 @@ def test_a_finished_run_has_no_steps_left(tmp_path):
     assert all(torch.equal(weights[name], tensor) for name, tensor in first.items())
 
 
+def test_a_checkpoint_of_another_version_is_refused_in_one_sentence(tmp_path):
+    run = a_run(tmp_path)
+    Loop(run).go()
+    with pytest.raises(InputError, match="step 7 has no 'votes', so another version of understudy wrote it"):
+        Resumable(a_run(tmp_path), Loop(a_run(tmp_path)).generator, {"votes": torch.nn.Linear(1, 1)})
+
+
 def test_checkpoints_are_written_when_they_are_due(tmp_path):
     Loop(a_run(tmp_path, checkpoint_seconds=1e-9)).go()
     assert sorted(path.name for path in tmp_path.glob("private/*")) == [

@@ -30,6 +30,7 @@ Array = NDArray[np.float64]
 
 _ORDERS = np.array(ORDERS)
 _LEAST = 1e-300  # for the chance of another winner; a larger one is an upper bound too
+_AT_ONCE = 2000  # winners
 _RECORD = "votes.json"
 
 
@@ -84,7 +85,8 @@ class VoteRecord:
         Privacy: the votes are exact and what is kept of them is private; the mechanism has charged for the winners.
         """
         chance = chance_of_another_winner(counts_private[shown], deviation)
-        self.cost += renyi_of_winner(chance, deviation).sum(axis=0)
+        for start in range(0, len(chance), _AT_ONCE):
+            self.cost += renyi_of_winner(chance[start : start + _AT_ONCE], deviation).sum(axis=0)
         self.queries += len(counts_private)
         self.answers += int(shown.sum())
 
