@@ -74,7 +74,7 @@ class Resumable:
             if name not in checkpoint.state:
                 raise InputError(
                     f"checkpoint: that of step {checkpoint.step} has no {name!r}, so another version of understudy "
-                    "wrote it; resume the run with that version, release it early (understudy release), or start a new run"
+                    "wrote it; resume with that version, release it early (understudy release), or start a new run"
                 )
             part.load_state_dict(_unpack(checkpoint.state[name], checkpoint.tensors))
         return checkpoint.step
