@@ -169,6 +169,7 @@ def test_an_interrupted_annotation_is_resumed_and_never_overspends(tmp_path: Pat
         release_early(tmp_path / "run")
     release = resume_annotation(tiny_data(), tmp_path / "run")
     assert release.certificate.events[-1].executed == 6
+    assert release.certificate.stopped_because == "finished as planned"
     with pytest.raises(InputError, match="holds a run already"):
         run(tmp_path / "run")
 
@@ -188,6 +189,7 @@ def test_a_killed_annotation_spends_what_was_reserved(tmp_path: Path):
     assert spent
     release = resume_annotation(tiny_data(), tmp_path / "run")
     assert release.certificate.events[-1].count == 6
+    assert release.certificate.stopped_because.startswith(f"finished without {spent} of its steps")
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").events()[0].executed == 6
 
 

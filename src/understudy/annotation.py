@@ -152,6 +152,7 @@ def _train_annotator(run: Run, generator: AnnotatedGenerator) -> None:
         if step % max(1, run.plan.steps // _REPORTS) == 0 or step == run.plan.steps:
             stepping.check_finite()
             run.report(step, annotator_steps=step)
+    run.lost_steps = run.plan.steps - stepping.optimizer.steps
 
 
 def _label_losses(logits: Tensor, records_private: Examples) -> Tensor:
@@ -198,14 +199,14 @@ def _release(run: Run, base: Release, generator: AnnotatedGenerator) -> Release:
             "assumed_public": list(dict.fromkeys((*description.domain.assumed_public(), *certificate.assumed_public))),
             "randomness": _randomness(description, certificate.randomness),
             "runs_on_this_data": description.runs_on_this_data + certificate.runs_on_this_data,
-            "stopped_because": "finished as planned",
+            "stopped_because": run.reason,
             "plan_raised": run.ledger.plan_was_raised() or certificate.plan_raised,
             "remarks": [*certificate.remarks, *description.remarks, *declared_moves(description)],
             "not_covered": _not_covered(certificate),
         },
     )
     release.save(run.folder / "release", allow_seeded=True)
-    run.ledger.note("finished as planned")
+    run.ledger.note(run.reason)
     if description.identity is not None:
         description.identity.remember(run.ledger)
     return release
