@@ -26,7 +26,7 @@ from record import command_line, current_commit, device_name, seconds_on_record
 from understudy.devices import choose_device
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.methods.configuration import apply_settings
-from understudy.privacy.bayesian_record import kept_claims
+from understudy.privacy.data_dependent import kept_claims
 from understudy.release.grid import grid_png
 
 

@@ -52,7 +52,7 @@ def die_and_carry_on(attempt, method: str, first: int, every: int) -> None:
     assert place > 50, "a run makes things durable at least 25 times"
 
 
-@pytest.mark.parametrize(("method", "every"), each_method(17))
+@pytest.mark.parametrize(("method", "every"), each_method(29))
 def test_a_run_survives_death_at_places_all_along_its_way(attempt, method, every):
     die_and_carry_on(attempt, method, first=1, every=every)
 

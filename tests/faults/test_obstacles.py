@@ -64,7 +64,7 @@ def fill_and_carry_on(attempt, method: str, first: int, every: int) -> None:
     assert place > 25, "a run makes things durable at least 25 times"
 
 
-@pytest.mark.parametrize(("method", "every"), each_method(9))
+@pytest.mark.parametrize(("method", "every"), each_method(15))
 def test_a_disk_that_is_full_from_some_moment_on_stops_the_run_until_there_is_room(attempt, method, every):
     fill_and_carry_on(attempt, method, first=3, every=every)
 

@@ -150,6 +150,7 @@ def test_the_baseline_is_served_by_the_same_apps(tmp_path):
     assert grid.captured
 
 
+@pytest.mark.slow
 def test_a_server_may_listen_elsewhere_than_its_clients_know_it(tmp_path):
     """Behind a router the address that clients know is not one of the machine's own."""
     server = set_up(tmp_path / "there", host="federation.example.org", listen="0.0.0.0")

@@ -155,10 +155,8 @@ def test_a_generator_that_stays_blank_stops_the_run_with_advice(tmp_path, monkey
 # Learning
 
 
-@pytest.mark.parametrize(
-    "transport",
-    [{"cells": 1, "images": 8}, pytest.param({"cells": 1, "images": 16, "label_cost": 0.5}, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", [{"cells": 1, "images": 8}, {"cells": 1, "images": 16, "label_cost": 0.5}])
 def test_without_much_noise_classes_are_learnt_from_transport_alone(tmp_path, transport):
     """Class 0 is bright above, class 1 below; no embedding, and a budget that allows little noise."""
     random = np.random.default_rng(0)

@@ -166,6 +166,7 @@ def test_the_browser_notices_what_the_tests_are_about(browser: Browser, tmp_path
     assert page.ask(_CONTRAST) < 2
 
 
+@pytest.mark.slow
 def test_a_missing_browser_is_a_failure_where_it_is_required(tmp_path: Path):
     """What continuous integration relies on: the tests above cannot be skipped there."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{__file__}::{_FIRST}"]
