@@ -47,9 +47,9 @@ HEAD = """# Results
 
 FID compares 60,000 generated images with the 10,000 test images (Inception network of 2015). CNN: two convolutions,
 trained on generated images only, scored on the real test images. The data sets are public, so these figures may be
-published. Hyper-parameters were chosen on these same public data sets. Every epsilon of ours was recomputed from the
-events of its certificate by two accountants when this page was written. Seconds are of training; most rows shared their
-card with up to seven other runs, so alone they take a fraction of that.
+published. Hyper-parameters were chosen on these same public data sets. Every epsilon of ours whose certificate is in
+benchmarks/results was recomputed from its events by two accountants when this page was written. Seconds are of
+training; most rows shared their card with up to seven other runs, so alone they take a fraction of that.
 """
 README_HEAD = """\
 Each epsilon was recomputed from the events of its certificate by two accountants. Where a method has several rows at
@@ -105,6 +105,10 @@ def page(results: dict[str, Row]) -> str:
     """``docs/results.md``."""
     of = {kind: {stem: row for stem, row in results.items() if kind_of(row) == kind} for kind in KINDS}
     parts = [HEAD if checks_passed(of["check"]) else HEAD + PROVISIONAL]
+    for stem, row in of["curve"].items():
+        for point in row["points"]:
+            if "certificate" in point:
+                verified_epsilon(stem, point)
     for dataset in datasets(of["quality"]):
         note = [published_note() + "\n"] if published_rows(dataset) else []
         parts += [f"## {dataset}\n", quality_section(dataset, of["quality"]), *note]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 Row = dict[str, Any]
+_CERTIFIED = "certified epsilon"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -108,7 +109,8 @@ def curve_section(files: dict[str, Row]) -> str:
         commands = "".join(f"- `{point['command']}`\n" for point in row["points"] if "command" in point)
         parts += [
             f"**{stem}**: {origin(row)}\n",
-            picture + table(("method", *keys, "certified epsilon", *metrics), rows),
+            *_whole_plans(row),
+            picture + table(("method", *keys, "epsilon so far" if _whole_plans(row) else _CERTIFIED, *metrics), rows),
             *([commands] if commands else []),
         ]
     return "\n".join(parts)
@@ -126,6 +128,15 @@ def _marks(point: Row) -> list[Row]:
         }
         for mark in point.get("curve", [])
     ] or [point]
+
+
+def _whole_plans(row: Row) -> list[str]:
+    """Of runs that were scored on the way: that their certificates charge more than the steps so far."""
+    on_the_way = [point["certificate"] for point in row["points"] if "curve" in point]
+    if not on_the_way:
+        return []
+    told = sorted({f"{certificate['guarantees'][0]['epsilon']:g}" for certificate in on_the_way})
+    return [f"Scored on the way; the certificate of a run charges its whole plan: epsilon {', '.join(told)}.\n"]
 
 
 def _with_samples(point: Row) -> str:

@@ -134,6 +134,25 @@ def test_an_epsilon_that_the_events_do_not_support_is_refused(script: ModuleType
         script.page({"gs-wgan-mnist-eps10": row})
 
 
+def test_a_run_that_was_scored_on_the_way_shows_every_score_and_what_its_certificate_charges(script: ModuleType):
+    marks = [{"steps": 50, "epsilon": 4.5, "fid": 120.0}, {"steps": 100, "epsilon": 9.0301, "fid": 41.2, "cnn": 0.81}]
+    point = {"method": "dpgan", "values": {"n": 50}, "epsilon": 9.0301, "figures": {"fid": 41.2}, "curve": marks}
+    point["certificate"] = quality()["certificate"]
+    shown = script.page({"sweep": {"points": [point]}})
+    assert "the certificate of a run charges its whole plan: epsilon 9.0301" in shown
+    assert "| method | n | steps | epsilon so far | fid | cnn |" in shown
+    assert "| dpgan | 50 | 50 | 4.5 | 120.00 | not measured |" in shown
+    assert "| dpgan | 50 | 100 | 9.0301 | 41.20 | 81.0 % |" in shown
+
+
+def test_the_epsilon_of_a_point_is_recomputed_too_where_its_certificate_is_there(script: ModuleType):
+    guarantee = AS_DESIGNED["guarantees"][0] | {"epsilon": 8.0}
+    point = {"method": "dpgan", "values": {}, "epsilon": 8.0, "figures": {"fid": 41.2}, "samples": "x.png"}
+    point["certificate"] = AS_DESIGNED | {"guarantees": [guarantee]}
+    with pytest.raises(SystemExit, match=r"pld gives epsilon 9\.0.*above the claimed 8"):
+        script.page({"noise": {"points": [point]}})
+
+
 def test_the_readme_keeps_everything_outside_its_marks(script: ModuleType):
     text = script.readme(f"before\n{script.START}\nold\n{script.END}\nafter\n", results())
     assert text.startswith(f"before\n{script.START}\n## Results\n")
