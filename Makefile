@@ -18,13 +18,13 @@ test-full: $(STAMP)
 	$(MAKE) test-faults fuzz test-mutations
 
 test-faults: $(STAMP)
-	$(BIN)/python -m tests.faults.campaign --json benchmarks/results/faults.json
+	$(BIN)/python -m campaigns.faults.campaign --json benchmarks/results/faults.json
 
 fuzz: $(STAMP)
-	$(BIN)/python -m tests.hostile.fuzz --json benchmarks/results/fuzz.json
+	$(BIN)/python -m campaigns.hostile.fuzz --json benchmarks/results/fuzz.json
 
 test-mutations: $(STAMP)
-	$(BIN)/python -m tests.mutations.run --write docs/mutations.md
+	$(BIN)/python -m campaigns.mutations.run --write docs/mutations.md
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -27,7 +27,7 @@ from understudy.annotation import annotate, label_images
 from understudy.devices import choose_device
 from understudy.evaluate.cnn import CnnConfig, train_cnn
 from understudy.files import make_folder, write_text
-from understudy.methods.configuration import apply_settings
+from understudy.methods.config import apply_settings
 
 COUNTS = (100, 300, 1000, 3000, 10_000, 60_000)
 

@@ -32,8 +32,8 @@ from torch import Tensor
 
 import understudy as us
 from record import command_line, current_commit, device_name
-from understudy.audit.runs import ATTACKS, RunAuditSettings, audit_run
-from understudy.data.clients import with_clients
+from understudy.audit.runs import ATTACKS, RunAuditOptions, audit_run
+from understudy.data.dataset import with_clients
 from understudy.data.domain import Domain
 from understudy.files import make_folder, write_text
 from understudy.methods.registry import get_method, method_names
@@ -155,7 +155,7 @@ def audit(result: Row, key: Row, out: Path) -> None:
     """One run and all attacks on it, added to ``result``."""
     method, begun = key["method"], time.perf_counter()
     config = {"runtime": {"device": "cpu"}, **result["settings"][method]}
-    settings = RunAuditSettings(CANARIES, CONFIDENCE, result["corrected_for"], declared_public=True, config=config)
+    settings = RunAuditOptions(CANARIES, CONFIDENCE, result["corrected_for"], declared_public=True, config=config)
     with noise_left_out() if key["broken"] else nullcontext():
         found = audit_run(method, public_data(get_method(method).federated), BUDGET, out, settings)
     row = {**key, "seconds": round(time.perf_counter() - begun, 1), "created": found[0].created}

@@ -24,20 +24,21 @@ import torch
 
 from discriminator_speed import random_data, synchronize
 from record import command_line, current_commit, device_name
+from understudy.configs import MethodConfig
 from understudy.data import ImageDataset
-from understudy.methods.base import Plan
-from understudy.methods.configuration import MethodConfig, build_config
-from understudy.models.dpgan_discriminator import DpganDiscriminatorConfig
+from understudy.engines.dpsgd.step import DiscriminatorStep, StepOptions
+from understudy.methods.config import build_config
+from understudy.models.dpgan import DpganDiscriminatorConfig
 from understudy.models.generator import GeneratorConfig, build_generator
-from understudy.models.selu_critic import SeluCritic
-from understudy.privacy.bayesian import BayesianAccountant
-from understudy.privacy.bayesian_settings import BayesianSettings
+from understudy.models.selu import SeluCritic
 from understudy.privacy.budget import Budget
+from understudy.privacy.claims.bayesian import BayesianAccountant
+from understudy.privacy.claims.bayesian_claim import BayesianConfig
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.randomness import Randomness
-from understudy.training.private_step import DiscriminatorStep, StepSettings
-from understudy.training.run import Run
+from understudy.privacy.plan import Plan
+from understudy.privacy.randomness.streams import Randomness
+from understudy.runs.run import Run
 
 RECORDS, SHAPE, CLASSES, LATENT, WIDTH = 60_000, (1, 28, 28), 10, 100, 64
 CLIP, NOISE, RATE, BETAS = 0.5, 1.28, 1e-4, (0.5, 0.999)
@@ -111,10 +112,10 @@ def build(
     torch.manual_seed(0)
     critic = SeluCritic(DpganDiscriminatorConfig(shape=SHAPE, classes=CLASSES, width=WIDTH)).to(device)
     network = GeneratorConfig(kind="selu", shape=SHAPE, classes=CLASSES, latent=LATENT, width=WIDTH, output="tanh")
-    settings = StepSettings(batch, CLIP, RATE, BETAS, loss="wasserstein", weight_bound=0.05)
+    settings = StepOptions(batch, CLIP, RATE, BETAS, loss="wasserstein", weight_bound=0.05)
     step = DiscriminatorStep(run, critic, build_generator(network).to(device), settings, event)
     if listen:
-        accountant = BayesianAccountant(BayesianSettings(pairs=options.pairs), event)
+        accountant = BayesianAccountant(BayesianConfig(pairs=options.pairs), event)
         step.listen(run, accountant.add, options.pairs)
     return step.take
 

@@ -21,12 +21,10 @@ from typing import Any
 import torch
 
 from record import command_line, current_commit, device_name
+from understudy.engines.critics.bank import CriticBank, CriticBankConfig, CriticBankOptions
+from understudy.engines.critics.subsets import SubsetTable
+from understudy.engines.critics.warm_start import PrivateRecords, WarmStartConfig, warm_start
 from understudy.models.critic import Critic, CriticBatch, CriticConfig, CriticLossConfig, critic_loss
-from understudy.training.critic_bank import CriticBank
-from understudy.training.critic_bank_batches import SubsetTable
-from understudy.training.critic_bank_config import CriticBankConfig, CriticBankRuntime
-from understudy.training.critic_bank_graph import CapturedSteps
-from understudy.training.critic_bank_warm_start import PrivateRecords, WarmStartConfig, warm_start
 
 SHAPE, CLASSES, BATCH, QUERIES = (1, 28, 28), 10, 32, 256
 Row = dict[str, Any]
@@ -120,7 +118,7 @@ def critic_config(options: argparse.Namespace) -> CriticConfig:
 
 def make_bank(critics: int, precision: str, device: torch.device, options: argparse.Namespace) -> CriticBank:
     config = CriticBankConfig(critic=critic_config(options), critics=critics)
-    return CriticBank(config, CriticBankRuntime.model_validate({"precision": precision}), device=device)
+    return CriticBank(config, CriticBankOptions.model_validate({"precision": precision}), device=device)
 
 
 def random_batch(critics: int, device: torch.device) -> CriticBatch:
@@ -162,36 +160,34 @@ def sequential_speed(device: torch.device, options: argparse.Namespace) -> float
 
 
 def bank_rows(rows: list[Row], device: torch.device, options: argparse.Namespace, rival: float) -> tuple[str, int]:
-    """Bank speed for every precision and block size, with and without CUDA graphs; the fastest combination."""
+    """Bank speed for every precision and block size; the fastest combination."""
     best, fastest = ("fp32", 1), 0.0
     for precision in options.precisions.split(","):
         for block in (int(size) for size in options.blocks.split(",")):
-            for graphs in (False, True) if device.type == "cuda" else (False,):
-                free_memory(device)
-                name = f"critic training, bank, {precision}, {block} side by side{', CUDA graph' if graphs else ''}"
-                try:
-                    speed = bank_speed(precision, block, graphs, device, options)
-                except torch.cuda.OutOfMemoryError:
-                    print(f"{name}: out of memory", flush=True)
-                    continue
-                add(rows, name, "critic-steps/s", speed, rival, True)
-                if peak_gib(device) is not None:
-                    print(f"    peak memory {peak_gib(device):.1f} GiB", flush=True)
-                if speed > fastest:
-                    best, fastest = (precision, block), speed
+            free_memory(device)
+            name = f"critic training, bank, {precision}, {block} side by side"
+            try:
+                speed = bank_speed(precision, block, device, options)
+            except torch.cuda.OutOfMemoryError:
+                print(f"{name}: out of memory", flush=True)
+                continue
+            add(rows, name, "critic-steps/s", speed, rival, True)
+            if peak_gib(device) is not None:
+                print(f"    peak memory {peak_gib(device):.1f} GiB", flush=True)
+            if speed > fastest:
+                best, fastest = (precision, block), speed
     return best
 
 
-def bank_speed(precision: str, block: int, graphs: bool, device: torch.device, options: argparse.Namespace) -> float:
+def bank_speed(precision: str, block: int, device: torch.device, options: argparse.Namespace) -> float:
     """Critic-steps a second of two blocks trained in turn, on contiguous critics."""
     bank = make_bank(2 * block, precision, device, options)
     blocks = [slice(0, block), slice(block, 2 * block)]
     batch = random_batch(block, device)
-    trainer = CapturedSteps(bank, blocks, BATCH) if graphs else bank
 
     def both_blocks() -> None:
         for part in blocks:
-            trainer.train_step(part, batch)
+            bank.train_step(part, batch)
 
     speed = 2 * block / seconds_each(both_blocks, device, options.seconds)
     assert bool(torch.isfinite(bank.parameters).all()), "a parameter is not finite"

@@ -28,18 +28,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from record import command_line, current_commit, device_name
+from understudy.configs import MethodConfig
 from understudy.data import ImageDataset, from_arrays
-from understudy.methods.base import Plan
-from understudy.methods.configuration import MethodConfig, build_config
-from understudy.models.dpgan_discriminator import DpganDiscriminator, DpganDiscriminatorConfig
-from understudy.models.dpgan_generator import DpganGenerator
+from understudy.engines.dpsgd.step import DiscriminatorStep, StepOptions
+from understudy.methods.config import build_config
+from understudy.models.dpgan import DpganDiscriminator, DpganDiscriminatorConfig, DpganGenerator
 from understudy.models.generator import GeneratorConfig
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.randomness import Randomness
-from understudy.training.private_step import DiscriminatorStep, StepSettings
-from understudy.training.run import Run
+from understudy.privacy.plan import Plan
+from understudy.privacy.randomness.streams import Randomness
+from understudy.runs.run import Run
 
 RECORDS, SHAPE, CLASSES, LATENT, WIDTH = 60_000, (1, 28, 28), 10, 128, 64
 CLIP, NOISE, RATE, BETAS = 1.0, 1.0, 2e-4, (0.5, 0.999)
@@ -168,7 +168,7 @@ def ours_step(precision: str, batch: int, data: ImageDataset, options: argparse.
     plan = Plan("benchmark", config, data.domain, Budget(10, 1e-5), (event,), 0.0, event.count, 0, 0.0, 0.0)
     folder = Path(tempfile.mkdtemp(prefix="understudy-benchmark-"))
     run = Run(folder, plan, data, Ledger.create(folder / "ledger.jsonl"), Randomness(), device)
-    step = DiscriminatorStep(run, *networks(device), StepSettings(batch, CLIP, RATE, BETAS), event)
+    step = DiscriminatorStep(run, *networks(device), StepOptions(batch, CLIP, RATE, BETAS), event)
     return step.take
 
 

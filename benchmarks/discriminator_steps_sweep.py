@@ -26,12 +26,12 @@ from matplotlib.axes import Axes
 
 import understudy as us
 from record import command_line, current_commit, device_name
+from understudy.api import release_early
 from understudy.devices import choose_device
 from understudy.errors import InterruptedRun
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.privacy.accounting import certified_epsilon
 from understudy.report import charts
-from understudy.workflow import release_early
 
 CURVE = 100  # points of the accuracy over time
 

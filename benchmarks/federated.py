@@ -33,13 +33,13 @@ import torch
 
 import understudy as us
 from record import command_line, current_commit, device_name, seconds_on_record
-from understudy.data.clients import with_clients
+from understudy.data.dataset import with_clients
 from understudy.data.options import source_options
 from understudy.devices import choose_device
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.inspection.inspection import inspect_samples
 from understudy.inspection.samples import draw_samples
-from understudy.methods.configuration import apply_settings
+from understudy.methods.config import apply_settings
 from understudy.release.grid import grid_png
 
 _LEAST_IMAGES = 100

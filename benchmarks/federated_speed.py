@@ -22,16 +22,16 @@ from record import command_line, current_commit, device_name
 from understudy.data import from_arrays
 from understudy.data.options import source_options
 from understudy.devices import choose_device
+from understudy.engines.critics.panel import Home
 from understudy.federated.fleet import Round, SimulatedFleet
+from understudy.federated.gs_wgan import FederatedConfig, GsWganFederated
 from understudy.federated.messages import Images
 from understudy.federated.routing import RoutingDesk
-from understudy.methods.configuration import build_config
-from understudy.methods.gs_wgan_federated import FederatedConfig, GsWganFederated
+from understudy.methods.config import build_config
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.mechanisms import GaussianAnswers
-from understudy.privacy.randomness import Randomness
-from understudy.training.critic_panel import Home
+from understudy.privacy.randomness.streams import Randomness
 
 
 def main() -> None:

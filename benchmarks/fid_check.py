@@ -28,9 +28,8 @@ from understudy.errors import InputError, UnderstudyError
 from understudy.evaluate.cnn import CnnConfig, train_cnn
 from understudy.evaluate.downstream import LabelledImages, cnn_accuracy
 from understudy.evaluate.fid import fid
-from understudy.evaluate.inception import InceptionFeatures
+from understudy.evaluate.inception import InceptionFeatures, find_weights
 from understudy.evaluate.inception_score import score_images, scorer_config
-from understudy.evaluate.weights import find_weights
 from understudy.files import make_folder, write_text
 
 CLASSES = 10

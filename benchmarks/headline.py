@@ -25,8 +25,8 @@ import understudy as us
 from record import command_line, current_commit, device_name, seconds_on_record
 from understudy.devices import choose_device
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
-from understudy.methods.configuration import apply_settings
-from understudy.privacy.data_dependent import kept_claims
+from understudy.methods.config import apply_settings
+from understudy.privacy.claims.kept import kept_claims
 from understudy.release.grid import grid_png
 
 

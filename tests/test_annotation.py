@@ -12,23 +12,25 @@ import numpy as np
 import pytest
 
 from understudy.annotation import annotate, label_images, resume_annotation
+from understudy.api import NOT_COVERED, TrainOptions, release_early
 from understudy.data.arrays import from_arrays
 from understudy.errors import BudgetError, InputError, InterruptedRun
+from understudy.files import file_sha256
 from understudy.inspection.samples import draw_samples
-from understudy.methods.base import RECORDS_ONLY
-from understudy.methods.configuration import build_config
+from understudy.methods.config import build_config
 from understudy.privacy.accounting import certified_epsilon
 from understudy.privacy.budget import Budget
-from understudy.privacy.certificate import file_sha256
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
+from understudy.privacy.plan import RECORDS_ONLY
 from understudy.release.annotated import PURPOSE, AnnotatorConfig, plan_annotation
+from understudy.release.checks import uncharged
 from understudy.release.release import Release, load
 from understudy.release.verify import verify
-from understudy.release.verify_plan import uncharged
-from understudy.workflow import NOT_COVERED, TrainOptions, release_early
 
-from .helpers import CLASSES, RECORDS, own_state_folder, read_lines, tiny_data
+from .helpers.cases import CLASSES, RECORDS
+from .helpers.data import tiny_data
+from .helpers.runs import own_state_folder, read_lines
 from .release.building import EPSILON, edit_json, make_release
 
 BUDGET = Budget(12.0, 1e-5)  # make_release costs 4.38 of it

@@ -37,7 +37,7 @@ STAGES = (  # a module imports from its own stage and earlier ones, never from a
     ("cli",),
 )
 STAGE_OF = {room: number for number, rooms in enumerate(STAGES) for room in rooms}
-ANNOTATIONS_ONLY = {("training/run.py", "methods")}  # a run knows the type of its plan; nothing is imported to run it
+ANNOTATIONS_ONLY = {("runs/run.py", "methods")}  # a run knows the type of its plan; nothing is imported to run it
 LONGEST_FILE = 450
 UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 UNSAFE_NAMES = {"eval", "exec", "__import__", "os.system", "torch.load", "torch.save", "torch.jit", "torch.hub"}
@@ -176,7 +176,7 @@ def code_from_files(name: str, tree: ast.Module) -> Iterator[str]:
 
 def secrets_from_elsewhere(name: str, tree: ast.Module) -> Iterator[str]:
     """Python's, numpy's and torch's global generators can be predicted or are shared by everybody."""
-    if room_of(name) in ("models", "evaluate", "report") or name == "privacy/randomness.py":
+    if room_of(name) in ("models", "evaluate", "report") or name == "privacy/randomness/streams.py":
         return  # first weights, work on what is released, and the source itself
     for node in ast.walk(tree):
         if any(imported.split(".")[0] == "random" for imported in imported_names(node)):

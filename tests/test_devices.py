@@ -5,13 +5,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from understudy.api import resume
 from understudy.devices import check_memory, choose_device, explained_memory_errors
+from understudy.engines.learner import GeneratorPlayer
 from understudy.errors import InputError
 from understudy.privacy.ledger import Ledger
-from understudy.training.generator_player import GeneratorPlayer
-from understudy.workflow import resume
 
-from .helpers import tiny_data, tiny_train
+from .helpers.data import tiny_data
+from .helpers.runs import tiny_train
 
 GIB = 2**30
 

@@ -6,10 +6,13 @@
 >>> images, labels = release.sample(1000)  # doctest: +SKIP
 """
 
+from __future__ import annotations
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from understudy.api import TrainOptions, release_early, resume, train
     from understudy.data.arrays import from_arrays
     from understudy.data.dataset import ImageDataset
     from understudy.data.domain import Domain
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from understudy.release.release import Release
     from understudy.release.release import load as load_release
     from understudy.release.verify import Verification, verify
-    from understudy.workflow import TrainOptions, release_early, resume, train
+
 
 __version__ = "0.1.0"
 

@@ -14,27 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from understudy.data.dataset import ImageDataset
-from understudy.devices import check_memory, choose_device, explained_memory_errors
-from understudy.errors import AbortedRun, InputError
-from understudy.files import make_folder
-from understudy.methods.base import Plan
-from understudy.methods.configuration import build_config
-from understudy.models.annotated_generator import AnnotatedGenerator
-from understudy.models.generator import AnnotatedGeneratorConfig
-from understudy.privacy import accounting, bayesian_claim
-from understudy.privacy.budget import Budget
-from understudy.privacy.certificate import Certificate, Guarantee, file_sha256
-from understudy.privacy.ledger import Ledger
-from understudy.privacy.randomness import OS_ENTROPY, Randomness
-from understudy.release.annotated import ANNOTATED, AnnotatorConfig, annotated_config, check_base, plan_annotation
-from understudy.release.folders import CERTIFICATE
-from understudy.release.release import Release, build_release, load
-from understudy.training.private_sgd import PrivateSgd, SgdSettings
-from understudy.training.private_step_examples import Examples
-from understudy.training.run import Run, locked
-from understudy.training.states import Resumable
-from understudy.workflow import (
+from understudy.api import (
     NOT_COVERED,
     RunDescription,
     TrainOptions,
@@ -45,6 +25,27 @@ from understudy.workflow import (
     refuse_occupied,
     write_description,
 )
+from understudy.data.dataset import ImageDataset
+from understudy.devices import check_memory, choose_device, explained_memory_errors
+from understudy.engines.dpsgd.sgd import PrivateSgd, SgdOptions
+from understudy.engines.records import Examples
+from understudy.errors import AbortedRun, InputError
+from understudy.files import file_sha256, make_folder
+from understudy.methods.config import build_config
+from understudy.models.annotator import AnnotatedGenerator
+from understudy.models.generator import AnnotatedGeneratorConfig
+from understudy.privacy import accounting
+from understudy.privacy.budget import Budget
+from understudy.privacy.certificate import Certificate, Guarantee
+from understudy.privacy.claims import bayesian_claim
+from understudy.privacy.ledger import Ledger
+from understudy.privacy.plan import Plan
+from understudy.privacy.randomness.streams import OS_ENTROPY, Randomness
+from understudy.release.annotated import ANNOTATED, AnnotatorConfig, annotated_config, check_base, plan_annotation
+from understudy.release.folders import CERTIFICATE
+from understudy.release.release import Release, build_release, load
+from understudy.runs.loop import Resumable
+from understudy.runs.run import Run, locked
 
 _BASE = "base"
 _REPORTS = 100
@@ -144,7 +145,7 @@ def _train_annotator(run: Run, generator: AnnotatedGenerator) -> None:
     """
     config = run.plan.config
     assert isinstance(config, AnnotatorConfig)
-    settings = SgdSettings(config.privacy.batch or 1, config.privacy.clip, config.method.learning_rate)
+    settings = SgdOptions(config.privacy.batch or 1, config.privacy.clip, config.method.learning_rate)
     stepping = PrivateSgd(run, generator.annotator, settings, run.plan.events[0], _label_losses)
     for step in Resumable(run, generator, {"annotator_optimizer": stepping.optimizer}).steps(run.plan.steps):
         if stepping.remaining:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import glob
+import hashlib
 import json
 import os
 import secrets
@@ -18,6 +19,8 @@ from understudy.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_MAXIMUM_BYTES = 4 * 2**20
 
 _YOUNG_SECONDS = 5.0
 
@@ -150,3 +153,24 @@ def _publish(temporary: Path, path: Path) -> None:
 def _unwritable(path: Path, error: Exception) -> InputError:
     reason = getattr(error, "strerror", None) or error
     return InputError(f"output: {path} could not be written ({reason}); free the disk or choose another folder")
+
+
+def read_json(path: Path, what: str) -> Any:
+    """Decode a JSON file of reasonable size."""
+    try:
+        if path.stat().st_size > _MAXIMUM_BYTES:
+            raise InputError(f"{what}: {path} is larger than {_MAXIMUM_BYTES} bytes; it is not a {what}")
+        return decode_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{what}: {path} cannot be read ({error.strerror}); is this a release folder?") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{what}: {path} is not valid JSON; the file is damaged") from None
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+    return digest.hexdigest()

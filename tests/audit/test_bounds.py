@@ -9,14 +9,15 @@ import pytest
 from scipy import stats
 
 from understudy.audit.bounds import (
+    Family,
     correlation_of_neighbours,
+    count_errors,
     gaussian_epsilon,
     gaussian_shift,
     one_run_chance,
     one_run_epsilon,
     upper_rate,
 )
-from understudy.audit.curves import Family, count_errors
 from understudy.privacy import accounting
 from understudy.privacy.events import Event, PoissonSampling
 

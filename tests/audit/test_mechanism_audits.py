@@ -6,19 +6,19 @@ import pytest
 import torch
 
 from understudy.audit.games import CLIP, SampledSum
-from understudy.audit.mechanisms import AuditSettings, audit_mechanism, code_sha256
+from understudy.audit.mechanisms import AuditOptions, audit_mechanism, code_sha256
 from understudy.audit.probes import PROBES, probes_of
+from understudy.engines.dpsgd.batches import PoissonBatches
 from understudy.errors import CheckError, InputError
 from understudy.methods.registry import get_method, method_names
 from understudy.privacy import mechanisms
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, PoissonSampling
-from understudy.privacy.randomness import NoiseStream
-from understudy.training.poisson_batches import PoissonBatches
+from understudy.privacy.randomness.streams import NoiseStream
 
 FALSE_ALARM = 1e-6
 BUDGET = Budget(4, 1e-5)
-QUICK = AuditSettings(trials=4000, confidence=1 - FALSE_ALARM)
+QUICK = AuditOptions(trials=4000, confidence=1 - FALSE_ALARM)
 
 
 def probe_of(method: str, variant: str = "default"):
@@ -66,7 +66,7 @@ def test_a_true_claim_is_confirmed_and_mostly_reached(probe):
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: f"{probe.method}, {probe.variant}")
 def test_a_true_claim_is_confirmed_by_many_trials(probe):
     """False alarms: 1e-6 for each. With so many trials halved noise or a rate that is half too high is found out."""
-    audit = audit_mechanism(probe, BUDGET, AuditSettings(trials=20_000, confidence=1 - FALSE_ALARM))
+    audit = audit_mechanism(probe, BUDGET, AuditOptions(trials=20_000, confidence=1 - FALSE_ALARM))
     assert not audit.exceeds, audit.in_words()
     assert audit.epsilon_lower > 0.5 * audit.claimed, audit.in_words()
 
@@ -75,7 +75,7 @@ def test_a_true_claim_is_confirmed_by_many_trials(probe):
 @pytest.mark.parametrize("epsilon", [1.0, 2.0, 4.0])
 def test_the_plain_gaussian_is_audited_to_at_least_80_per_cent(epsilon):
     """False alarms: 1e-4 over the three, as a user gets it."""
-    audit = audit_mechanism(probe_of("dp-merf"), Budget(epsilon, 1e-5), AuditSettings(audits=3))
+    audit = audit_mechanism(probe_of("dp-merf"), Budget(epsilon, 1e-5), AuditOptions(audits=3))
     assert 0.8 * audit.claimed < audit.epsilon_lower <= audit.claimed, audit.in_words()
 
 
@@ -130,9 +130,9 @@ def test_what_cannot_be_audited_is_said_aloud():
     with pytest.raises(InputError, match="gan is not private"):
         probes_of(("gan",))
     with pytest.raises(InputError, match="trials: 5"):
-        AuditSettings(trials=5)
+        AuditOptions(trials=5)
     with pytest.raises(InputError, match="confidence: 1"):
-        AuditSettings(confidence=1.0)
+        AuditOptions(confidence=1.0)
     assert probes_of(()) == PROBES
 
 

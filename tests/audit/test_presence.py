@@ -7,17 +7,16 @@ import pytest
 import torch
 
 from understudy.audit.attacks import Witness
-from understudy.audit.canaries import Canaries
-from understudy.audit.presence import NOISE_LEVELS, Units, presence
-from understudy.audit.runs import RunAuditSettings, audit_run
+from understudy.audit.canaries import NOISE_LEVELS, Canaries, Units, presence
+from understudy.audit.runs import RunAuditOptions, audit_run
 from understudy.audit.sgd import row_gradients
-from understudy.models.dpgan_discriminator import DpganDiscriminator, DpganDiscriminatorConfig
+from understudy.engines.dpsgd.gradients import FlatParameters, PerExampleGradients
+from understudy.models.dpgan import DpganDiscriminator, DpganDiscriminatorConfig
 from understudy.privacy.budget import Budget
 from understudy.privacy.mechanisms import GaussianMechanism
-from understudy.training.per_example import PerExampleGradients
-from understudy.training.per_example_layout import FlatParameters
 
-from ..helpers import CASES, FEDERATED, dealt, tiny_data
+from ..helpers.cases import CASES, FEDERATED
+from ..helpers.data import dealt, tiny_data
 
 
 @pytest.mark.parametrize("values", [200, 20], ids=["more values than units", "fewer"])
@@ -104,7 +103,7 @@ def test_a_run_whose_noise_is_missing_exceeds_its_claim(case, tmp_path, monkeypa
     method, privacy, attack = BROKEN[case]
     config = {**CASES, **FEDERATED}[case].config(method=method, privacy={**privacy, "noise_multiplier": None})
     config["privacy"].pop("embedding_noise_multiplier", None)
-    chosen = RunAuditSettings(canaries=200, confidence=0.999, declared_public=True, config=config)
+    chosen = RunAuditOptions(canaries=200, confidence=0.999, declared_public=True, config=config)
     noiseless(monkeypatch)
     data = dealt(case, tiny_data()) if case in FEDERATED else tiny_data()
     audits = audit_run(case, data, Budget(0.5, 1e-5), tmp_path / "run", chosen)

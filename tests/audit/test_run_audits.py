@@ -9,26 +9,28 @@ import pytest
 
 from understudy.audit import recording
 from understudy.audit.canaries import make_canaries, with_canaries
-from understudy.audit.mechanisms import AuditSettings, audit_mechanism
+from understudy.audit.mechanisms import AuditOptions, audit_mechanism
 from understudy.audit.probes import PROBES
-from understudy.audit.runs import RunAuditSettings, audit_run, choose_guesses, guess
+from understudy.audit.runs import RunAuditOptions, audit_run, choose_guesses, guess
 from understudy.errors import InputError
 from understudy.privacy.audits import AuditRecord
 from understudy.privacy.budget import Budget
-from understudy.privacy.randomness import Randomness
+from understudy.privacy.randomness.streams import Randomness
 from understudy.release.verify import verify
 
 from ..federated.helpers import federated_data
 from ..federated.helpers import tiny_config as tiny_federation
-from ..helpers import CASES, tiny_data, tiny_train
+from ..helpers.cases import CASES
+from ..helpers.data import tiny_data
+from ..helpers.runs import tiny_train
 
 FALSE_ALARM = 1e-6
 MERF = {"method": {"frequencies": 400, "steps": 2, "batch": 12, "latent": 2, "width": 4}, "runtime": {"device": "cpu"}}
 
 
-def settings(**changes) -> RunAuditSettings:
+def settings(**changes) -> RunAuditOptions:
     given = {"canaries": 400, "confidence": 1 - FALSE_ALARM, "declared_public": True, "config": MERF}
-    return RunAuditSettings(**{**given, **changes})
+    return RunAuditOptions(**{**given, **changes})
 
 
 def test_canaries_are_balanced_and_only_those_included_reach_the_data():
@@ -124,7 +126,7 @@ def test_a_method_without_privacy_has_no_claim_to_audit(tmp_path):
 @pytest.fixture
 def audited(tmp_path) -> tuple[AuditRecord, AuditRecord]:
     probe = next(probe for probe in PROBES if probe.method == "dp-merf")
-    mechanism = audit_mechanism(probe, Budget(4, 1e-5), AuditSettings(trials=500))
+    mechanism = audit_mechanism(probe, Budget(4, 1e-5), AuditOptions(trials=500))
     fields = mechanism.model_dump() | {"kind": "run", "generator_sha256": "0" * 64, "data": "digits"}
     return mechanism, AuditRecord.model_validate(fields)
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from ..helpers import AS_DESIGNED
+from ..helpers.certificates import AS_DESIGNED
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).with_name("results_page.md")

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from understudy.api import read_description
 from understudy.cli import comparison as comparison_module
 from understudy.cli.main import INTERRUPTED
 from understudy.errors import CheckError, InterruptedRun
 from understudy.privacy import accounting
 from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify
-from understudy.workflow import read_description
 
 from .calling import Caller
 

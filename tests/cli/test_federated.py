@@ -150,7 +150,7 @@ def test_a_client_refuses_what_is_no_address_and_does_not_keep_it(address, home,
 
 @pytest.mark.parametrize(("data", "kept"), [("images.npz", "{here}/images.npz"), ("digits", "digits")])
 def test_where_the_images_are_is_kept_for_a_start_from_anywhere(data, kept, home, tmp_path, monkeypatch, call: Caller):
-    from understudy.deployment import operating
+    from understudy.federated.deployment import operating
 
     monkeypatch.setattr(operating, "run_client", lambda *_, **__: None)
     monkeypatch.chdir(tmp_path)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from understudy.api import TrainOptions, train
 from understudy.data.dataset import ImageDataset
 from understudy.data.sources import load
 from understudy.privacy.budget import Budget
-from understudy.workflow import TrainOptions, train
 
-from ..helpers import own_state_folder
+from ..helpers.runs import own_state_folder
 from ..release.building import make_release
 from .calling import Caller
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ..helpers import NOT_PRIVATE
+from ..helpers.cases import NOT_PRIVATE
 from .calling import Caller
 
 PLAN = ("plan", "dpgan", "--records", 60_000, "--epsilon", 10, "--delta", 1e-5)

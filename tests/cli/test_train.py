@@ -72,13 +72,13 @@ def test_what_was_declared_at_the_start_need_not_be_declared_again(
     declared = ["--records", 30, "--classes", 3, "--declare", "value_range=0,1"]
     budget = ["--epsilon", 10, "--delta", "1e-5", *(word for text in TINY for word in ("--set", text))]
 
-    class Stop(module.StopRequest):
+    class Stop(module.StopSignal):
         def __call__(self) -> bool:
             return (tmp_path / "run" / "progress.jsonl").exists()
 
     start = ["train", "dp-merf", "--data", tmp_path / "floats.npz", "--out", tmp_path / "run"]
     with monkeypatch.context() as patch:
-        patch.setattr("understudy.cli.progress.StopRequest", Stop)
+        patch.setattr("understudy.cli.progress.StopSignal", Stop)
         assert call(*start, *declared, *budget).code == 130
     answer = call(*start, "--resume")
     assert answer.code == 0, answer.err
@@ -89,11 +89,11 @@ def test_what_was_declared_at_the_start_need_not_be_declared_again(
 def interrupted(call: Caller, train_arguments: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run that was asked to stop at its first report."""
 
-    class Stop(module.StopRequest):
+    class Stop(module.StopSignal):
         def __call__(self) -> bool:
             return (tmp_path / "run" / "progress.jsonl").exists()
 
-    monkeypatch.setattr("understudy.cli.progress.StopRequest", Stop)
+    monkeypatch.setattr("understudy.cli.progress.StopSignal", Stop)
     answer = call(*train_arguments)
     monkeypatch.undo()
     assert answer.code == 130, answer

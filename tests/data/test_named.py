@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from understudy.data import SourceOptions, catalog, load
-from understudy.data.importing import import_local
+from understudy.data.fetch import import_local
 from understudy.errors import InputError
 
 Write = Callable[..., Path]

@@ -36,5 +36,5 @@ def no_weights_around(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyt
     """Hide Inception weights this machine may have, so that every test decides for itself which there are."""
     monkeypatch.delenv("UNDERSTUDY_INCEPTION", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setattr("understudy.evaluate.weights.PACKAGE", "a-package-that-nobody-has-installed")
+    monkeypatch.setattr("understudy.evaluate.inception.PACKAGE", "a-package-that-nobody-has-installed")
     monkeypatch.setenv("PIP_NO_INDEX", "1")  # pip finds what a test puts into a folder, and nothing else

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from understudy.errors import InputError
 from understudy.evaluate import fid as fid_module
-from understudy.evaluate import weights
+from understudy.evaluate import inception as weights
 from understudy.evaluate.cnn import CnnConfig, train_cnn
 from understudy.evaluate.downstream import LabelledImages
 from understudy.evaluate.fid import FidConfig, LenetFeatures, fid, reference_statistics

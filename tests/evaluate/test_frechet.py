@@ -10,7 +10,7 @@ import scipy.linalg
 import torch
 
 from understudy.errors import InputError
-from understudy.evaluate.frechet import FeatureStatistics, StreamingStatistics, frechet_distance
+from understudy.evaluate.fid import FeatureStatistics, StreamingStatistics, frechet_distance
 
 
 def statistics(features: np.ndarray) -> FeatureStatistics:

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from understudy.evaluate import weights
+from understudy.evaluate import inception as weights
 from understudy.evaluate.fid import FidConfig, fid
-from understudy.evaluate.inception import FEATURES, InceptionFeatures
-from understudy.evaluate.weights import ENVIRONMENT_VARIABLE, read_weights
+from understudy.evaluate.inception import ENVIRONMENT_VARIABLE, FEATURES, InceptionFeatures, read_weights
 
 WEIGHTS = os.environ.get(ENVIRONMENT_VARIABLE) or weights._packaged()
 

@@ -11,8 +11,8 @@ from types import MappingProxyType
 import pytest
 
 from understudy.errors import InputError
-from understudy.evaluate import weights
-from understudy.evaluate.weights import ENVIRONMENT_VARIABLE, cache_folder, find_weights, read_weights
+from understudy.evaluate import inception as weights
+from understudy.evaluate.inception import ENVIRONMENT_VARIABLE, cache_folder, find_weights, read_weights
 
 
 @pytest.fixture

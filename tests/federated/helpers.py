@@ -12,10 +12,10 @@ from understudy.data.options import source_options
 from understudy.federated.client import Client
 from understudy.federated.client_ledger import Membership
 from understudy.federated.contract import Contract
-from understudy.methods.base import Plan
-from understudy.methods.configuration import build_config
-from understudy.methods.gs_wgan_federated import FederatedConfig, GsWganFederated, federation_contract
+from understudy.federated.gs_wgan import FederatedConfig, GsWganFederated, federation_contract
+from understudy.methods.config import build_config
 from understudy.privacy.budget import Budget
+from understudy.privacy.plan import Plan
 
 BUDGET = Budget(epsilon=10, delta=1e-5)
 GENEROUS = Budget(epsilon=1e5, delta=1e-5)

@@ -20,20 +20,26 @@ import pytest
 pytest.importorskip("flwr", reason="the extra [federated] is not installed")
 
 from understudy.data.npz import write_arrays
-from understudy.deployment import credentials, operating, own_client, processes
-from understudy.deployment.federation import Request, client_name, initialise, read_settings, server_folder
-from understudy.deployment.operating import start_superlink, start_supernode
-from understudy.deployment.own_client import answer_tasks
-from understudy.deployment.serving import read_nodes, serve, serve_and_tell
 from understudy.errors import BudgetError, CheckError, InputError
 from understudy.federated.client_app import FOLDER, app
 from understudy.federated.contract import read_contract
+from understudy.federated.deployment import credentials, operating, own_client, processes
+from understudy.federated.deployment.federation import (
+    InitOptions,
+    client_name,
+    initialise,
+    read_settings,
+    server_folder,
+)
+from understudy.federated.deployment.operating import start_superlink, start_supernode
+from understudy.federated.deployment.own_client import answer_tasks
+from understudy.federated.deployment.serving import read_nodes, serve, serve_and_tell
 from understudy.federated.in_process_grid import InProcessGrid
 from understudy.federated.task import open_client, read_spending, read_terms, write_terms
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify
-from understudy.training.run import locked
+from understudy.runs.run import locked
 
 from .helpers import BUDGET, CLIENTS, federated_data, members, tiny_config
 from .test_fedavg import CONFIG as FEDAVG
@@ -43,7 +49,7 @@ def set_up(folder: Path, method: str = "gs-wgan-federated", config: dict | None 
     """A federation of three with data at every client; returns the server's folder."""
     data = federated_data()
     request = {"port": processes.free_port(), "round_seconds": 60.0, **changes}
-    initialise(folder, Request(method, data.domain, BUDGET, config or tiny_config(), **request))
+    initialise(folder, InitOptions(method, data.domain, BUDGET, config or tiny_config(), **request))
     for client in range(CLIENTS):
         home, own = folder / "clients" / client_name(client), members(data, client)
         write_arrays(home / "data.npz", {"x": own.images[:, 0], "y": own.labels})
@@ -100,14 +106,14 @@ def test_the_app_that_travels_names_our_apps_and_holds_no_code(server):
 
 
 def test_a_federation_is_never_overwritten_and_bad_requests_are_one_sentence(server, tmp_path):
-    request = Request("gs-wgan-federated", federated_data().domain, BUDGET, tiny_config())
+    request = InitOptions("gs-wgan-federated", federated_data().domain, BUDGET, tiny_config())
     with pytest.raises(InputError, match="holds one already"):
         initialise(server.parent, request)
     with pytest.raises(InputError, match="cannot be federated"):
-        initialise(tmp_path / "a", Request("dp-merf", federated_data().domain, BUDGET, {}))
+        initialise(tmp_path / "a", InitOptions("dp-merf", federated_data().domain, BUDGET, {}))
     costly = tiny_config(privacy={"noise_multiplier": 0.1, "queries": 48, "slots": 12})
     with pytest.raises(BudgetError, match="only 10 is allowed"):
-        initialise(tmp_path / "b", Request("gs-wgan-federated", federated_data().domain, BUDGET, costly))
+        initialise(tmp_path / "b", InitOptions("gs-wgan-federated", federated_data().domain, BUDGET, costly))
     with pytest.raises(InputError, match="holds none"):
         server_folder(tmp_path)
 
@@ -282,7 +288,7 @@ def test_stopping_stops_what_a_process_started_itself(tmp_path):
 def test_what_was_started_ends_with_the_process_that_started_it_even_if_that_is_killed(tmp_path):
     """A SuperLink that is left over holds its port, and a SuperNode the place of its client."""
     script = (
-        "import sys, time; from pathlib import Path; from understudy.deployment.processes import Processes\n"
+        "import sys, time; from pathlib import Path; from understudy.federated.deployment.processes import Processes\n"
         "with Processes(Path(sys.argv[1])) as started:\n"
         "    wait = 'import os, time; print(os.getpid(), flush=True); time.sleep(99)'\n"
         "    started.start('child', [sys.executable, '-c', wait], Path(sys.argv[1]))\n"
@@ -326,7 +332,7 @@ def test_the_outcome_of_a_failed_run_is_raised_as_its_own_sentence(tmp_path):
 def test_a_server_whose_process_was_killed_does_not_wait_for_ever(tmp_path):
     """The ServerApp is a process of Flower's: nobody tells whoever waits for it that it is gone."""
     script = (
-        "import os, signal, sys; from pathlib import Path; from understudy.deployment import serving\n"
+        "import os, signal, sys; from pathlib import Path; from understudy.federated.deployment import serving\n"
         "serving.serve = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "serving.serve_and_tell(Path(sys.argv[1]), None)\n"
     )
@@ -418,7 +424,9 @@ def test_flowers_own_simulation_trains_the_same_federation(tmp_path):
     """In a process of its own: the engine keeps processes and global settings."""
     pytest.importorskip("ray", reason="Flower's simulation engine is not installed: pip install 'flwr[simulation]'")
     server = set_up(tmp_path)
-    script = "import sys; from pathlib import Path; from understudy.deployment import flower_simulation as f; "
+    script = (
+        "import sys; from pathlib import Path; from understudy.federated.deployment import flower_simulation as f; "
+    )
     script += "f.run_flower_simulation(Path(sys.argv[1]))"
     result = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=250, check=False

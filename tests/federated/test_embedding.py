@@ -12,22 +12,22 @@ import pytest
 import torch
 from scipy import stats
 
+from understudy.api import TrainOptions, train
+from understudy.engines.critics.panel import Home
 from understudy.errors import CheckError, InputError
 from understudy.federated import client as client_module
 from understudy.federated import embedding
 from understudy.federated.client import Client
 from understudy.federated.client_ledger import Membership
+from understudy.federated.client_mechanisms import GaussianParts
 from understudy.federated.fleet import RemoteFleet, SimulatedFleet
 from understudy.federated.local import LocalTransport
 from understudy.privacy import viewers
 from understudy.privacy.certificate import Guarantee
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.messages import GaussianParts
-from understudy.privacy.randomness import Randomness
+from understudy.privacy.randomness.streams import Randomness
 from understudy.release.verify import verify
-from understudy.training.critic_panel import Home
-from understudy.workflow import TrainOptions, train
 
 from .helpers import BUDGET, GENEROUS, federated_data, make_client, tiny_config, tiny_contract, tiny_plan
 

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from understudy.api import TrainOptions, train
+from understudy.engines.critics.panel import Home
 from understudy.errors import InputError
 from understudy.federated.client_ledger import Membership
+from understudy.federated.fedavg_gan import FedAvgConfig, FedAvgGan
 from understudy.federated.local import LocalTransport
 from understudy.federated.messages import Images, question_key
 from understudy.federated.task import ClientTerms, read_spending, write_client
@@ -19,17 +22,14 @@ from understudy.federated.updates import (
     encode_question,
     make_discriminator,
 )
-from understudy.methods.configuration import build_config
-from understudy.methods.fedavg_gan import FedAvgConfig, FedAvgGan
+from understudy.methods.config import build_config
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.randomness import Randomness
+from understudy.privacy.randomness.streams import Randomness
 from understudy.release.release import load
 from understudy.release.verify import verify
-from understudy.training.critic_panel import Home
-from understudy.workflow import TrainOptions, train
 
-from ..helpers import recorded
+from ..helpers.runs import recorded
 from .helpers import BUDGET, CLASSES, GENEROUS, federated_data, members
 
 CONFIG = {
@@ -166,9 +166,9 @@ def test_its_clients_have_no_spending_against_the_server_to_print(contract, tmp_
 def test_sanitized_gradients_need_a_hundredth_of_the_bytes_for_a_generator_step():
     """At the size of the paper's discriminator, both with their default settings."""
     from understudy.data.domain import Domain
+    from understudy.federated.gs_wgan import FederatedConfig, GsWganFederated
     from understudy.federated.messages import bytes_per_step
     from understudy.federated.updates import message_bytes
-    from understudy.methods.gs_wgan_federated import FederatedConfig, GsWganFederated
 
     domain = Domain(shape=(1, 28, 28), classes=36, nominal_records=40_000, nominal_clients=359)
     method = FedAvgGan()

@@ -12,6 +12,8 @@ import pytest
 import torch
 from scipy import stats
 
+from understudy.api import TrainOptions, resume, train
+from understudy.engines.critics.panel import Home
 from understudy.errors import CheckError, InputError
 from understudy.federated import embedding, messages
 from understudy.federated.fleet import RemoteFleet, Round, SimulatedFleet, slots_of_records
@@ -20,13 +22,11 @@ from understudy.federated.messages import Answer, Images, Status
 from understudy.federated.routing import RoutingDesk
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.mechanisms import GaussianAnswers
-from understudy.privacy.randomness import Randomness
+from understudy.privacy.randomness.streams import Randomness
 from understudy.release.release import load
 from understudy.release.verify import verify
-from understudy.training.critic_panel import Home
-from understudy.workflow import TrainOptions, resume, train
 
-from ..helpers import recorded
+from ..helpers.runs import recorded
 from .helpers import BUDGET, federated_data, make_client, tiny_config, tiny_contract, tiny_plan
 
 

@@ -9,6 +9,7 @@ pytest.importorskip("flwr", reason="the extra [federated] is not installed")
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from understudy.api import TrainOptions, train
 from understudy.data.npz import write_arrays
 from understudy.errors import CheckError
 from understudy.federated import messages
@@ -18,8 +19,7 @@ from understudy.federated.in_process_grid import InProcessGrid
 from understudy.federated.task import ClientTerms, open_client, write_client
 from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify
-from understudy.training.run import locked
-from understudy.workflow import TrainOptions, train
+from understudy.runs.run import locked
 
 from .helpers import BUDGET, CLIENTS, federated_data, members, tiny_config, tiny_contract
 from .test_client import question

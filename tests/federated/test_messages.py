@@ -75,7 +75,7 @@ def test_a_question_that_does_not_fit_the_contract_cannot_be_sent(contract):
 def test_bytes_per_generator_step_meet_the_target_for_femnist():
     """359 clients, 28x28 images, 960,000 queries: at most 75,000 bytes to and from a client for each step."""
     from understudy.data.domain import Domain
-    from understudy.methods.gs_wgan_federated import FederatedConfig, GsWganFederated, federation_contract
+    from understudy.federated.gs_wgan import FederatedConfig, GsWganFederated, federation_contract
     from understudy.privacy.budget import Budget
 
     domain = Domain(shape=(1, 28, 28), classes=36, nominal_records=50_000, nominal_clients=359)

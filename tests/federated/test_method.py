@@ -7,20 +7,20 @@ import json
 import numpy as np
 import pytest
 
+from understudy.api import TrainOptions, resume, train
 from understudy.data.domain import Domain
 from understudy.errors import BudgetError, InputError, InterruptedRun
 from understudy.federated.fleet import SimulatedFleet
-from understudy.methods.gs_wgan_federated import FederatedConfig, GsWganFederated
+from understudy.federated.gs_wgan import FederatedConfig, GsWganFederated
 from understudy.privacy import accounting, viewers
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
-from understudy.release.meaning import by_viewer, round_up
+from understudy.privacy.meaning import by_viewer, round_up
 from understudy.release.release import load
 from understudy.release.verify import verify
 from understudy.report.report import write_report
-from understudy.workflow import TrainOptions, resume, train
 
-from ..helpers import read_lines
+from ..helpers.runs import read_lines
 from .helpers import BUDGET, federated_data, tiny_config, tiny_plan
 
 FEMNIST = Domain(shape=(1, 28, 28), classes=36, nominal_records=40_000, nominal_clients=359)

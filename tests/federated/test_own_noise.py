@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import torch
 
-from understudy.privacy.randomness import NoiseStream
+from understudy.privacy.randomness.streams import NoiseStream
 
 from .helpers import CLIENTS, federated_data, make_client, tiny_contract
 

@@ -12,10 +12,10 @@ from scipy import stats
 from understudy.data.npz import write_arrays
 from understudy.errors import InputError
 from understudy.federated import messages
+from understudy.federated.fedavg_gan import FedAvgConfig, FedAvgGan
 from understudy.federated.messages import Status
 from understudy.federated.task import ClientTerms, open_client, read_spending, write_client
-from understudy.methods.configuration import build_config
-from understudy.methods.fedavg_gan import FedAvgConfig, FedAvgGan
+from understudy.methods.config import build_config
 
 from .helpers import BUDGET, federated_data, members, tiny_contract
 from .test_client import question

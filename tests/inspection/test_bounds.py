@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from understudy.inspection.bounds import at_least, at_most, fewer, mean_radius
+from understudy.inspection.findings import at_least, at_most, fewer, mean_radius
 
 
 @pytest.mark.parametrize("probability", [0.001, 0.03, 0.3, 0.97])

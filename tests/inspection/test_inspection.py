@@ -10,7 +10,7 @@ import pytest
 import understudy as us
 from understudy.data.domain import Domain
 from understudy.errors import InputError
-from understudy.inspection.changes import possible_changes, small
+from understudy.inspection.images import possible_changes, small
 from understudy.inspection.inspection import NOT_PRIVATE, PRIVATE, inspect_samples
 from understudy.inspection.samples import Samples, draw_samples, real_samples
 

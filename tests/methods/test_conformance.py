@@ -1,4 +1,4 @@
-"""What every registered method must do; a new one is tested once it has an entry in ``CASES`` of tests/helpers.py.
+"""What every registered method must do; a new one is tested once ``tests/helpers/cases.py`` has an entry for it.
 
 It plans from public facts, trains on any data, spends what it planned and no more, releases the allowed files and
 nothing private, can be interrupted and resumed, and never lets the number of records or the classes that occur show.
@@ -20,35 +20,24 @@ import pytest
 from PIL import Image
 from safetensors import safe_open
 
+from understudy.api import release_early, resume
+from understudy.configs import RuntimeConfig
 from understudy.data.domain import Domain
 from understudy.errors import BudgetError, InputError
-from understudy.methods.base import Plan
-from understudy.methods.configuration import RuntimeConfig, build_config
+from understudy.methods.config import build_config
 from understudy.methods.registry import get_method, method_names
 from understudy.privacy import accounting, viewers
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.randomness import SEEDED, NoiseStream
+from understudy.privacy.plan import Plan
+from understudy.privacy.randomness.streams import SEEDED, NoiseStream
 from understudy.release.release import load
 from understudy.release.verify import verify
-from understudy.training.states import RELEASED
-from understudy.workflow import release_early, resume
+from understudy.runs.loop import RELEASED
 
-from ..helpers import (
-    BUDGET,
-    CASES,
-    CLASSES,
-    EVERY_CASE,
-    RECORDS,
-    case_of,
-    dealt,
-    interrupt,
-    own_state_folder,
-    read_lines,
-    tiny_data,
-    tiny_train,
-    with_labels,
-)
+from ..helpers.cases import BUDGET, CASES, CLASSES, EVERY_CASE, RECORDS, case_of
+from ..helpers.data import dealt, tiny_data, with_labels
+from ..helpers.runs import interrupt, own_state_folder, read_lines, tiny_train
 
 KINDS = ("labelled", "unlabelled", "rgb")
 ALLOWED_FILES = {"generator.safetensors", "config.json", "certificate.json", "README.md", "samples.png"}
@@ -176,7 +165,7 @@ def test_runtime_settings_change_neither_events_nor_epsilon(case):
 _PLAN = """
     import json, sys
     from understudy.data.domain import Domain
-    from understudy.methods.configuration import build_config
+    from understudy.methods.config import build_config
     from understudy.methods.registry import get_method
     from understudy.privacy.budget import Budget
 

@@ -13,7 +13,9 @@ from safetensors import safe_open
 
 from understudy.data import ImageDataset
 
-from ..helpers import EVERY_CASE, own_state_folder, read_lines, recorded, tiny_train, with_labels
+from ..helpers.cases import EVERY_CASE
+from ..helpers.data import with_labels
+from ..helpers.runs import own_state_folder, read_lines, recorded, tiny_train
 
 TWO_CLASSES = (0, 1) * 20  # five whole micro-batches of eight
 

@@ -23,14 +23,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from understudy.api import TrainOptions, train
 from understudy.data import ImageDataset
 from understudy.privacy.mechanisms import GaussianMechanism
-from understudy.workflow import TrainOptions, train
 
 from ..federated.helpers import federated_data
 from ..federated.helpers import tiny_config as tiny_federation
 from ..federated.test_fedavg import CONFIG as FEDAVG
-from ..helpers import ALL_CASES, BUDGET, LOOPS, case_of, own_state_folder, read_lines, recorded, tiny_train, with_labels
+from ..helpers.cases import ALL_CASES, BUDGET, LOOPS, case_of
+from ..helpers.data import with_labels
+from ..helpers.runs import own_state_folder, read_lines, recorded, tiny_train
 
 SEED = 11
 PUBLIC_CODE = (  # where no private value may decide anything; what works on private rows follows their number
@@ -38,15 +40,15 @@ PUBLIC_CODE = (  # where no private value may decide anything; what works on pri
     "federated/player.py",
     "federated/routing.py",
     "privacy/ledger.py",
-    "training/anchor.py",
-    "training/checkpoints.py",
-    "training/gan_watch.py",
-    "training/generator_player.py",
-    "training/generator_steps.py",
-    "training/run.py",
-    "training/states.py",
-    "training/step_schedule.py",
-    "training/teaching.py",
+    "engines/embedding/start.py",
+    "runs/checkpoints.py",
+    "methods/adversarial/watch.py",
+    "engines/learner.py",
+    "methods/adversarial/learner.py",
+    "runs/run.py",
+    "runs/loop.py",
+    "methods/adversarial/schedule.py",
+    "methods/teachers/teaching.py",
     "workflow.py",
 )
 PRIVATE_FUNCTIONS = {"_fingerprint", "<genexpr>", "<lambda>", "<listcomp>"}
@@ -173,7 +175,7 @@ def test_federations_with_the_same_sanitized_values_run_alike_without_a_client(m
 
 def test_a_normaliser_that_follows_the_data_is_noticed(tmp_path, monkeypatch):
     """The replay itself can fail: a division by the true number of records shows in the weights."""
-    from understudy.training import mean_embedding
+    from understudy.engines.embedding import means as mean_embedding
 
     real = mean_embedding.NoisyMeans.from_total
     sizes = []

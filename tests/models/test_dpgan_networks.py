@@ -3,13 +3,7 @@
 import pytest
 import torch
 
-from understudy.models.dpgan_discriminator import (
-    DpganDiscriminator,
-    DpganDiscriminatorConfig,
-    layer_channels,
-    map_sizes,
-    one_hot,
-)
+from understudy.models.dpgan import DpganDiscriminator, DpganDiscriminatorConfig, layer_channels, map_sizes, one_hot
 from understudy.models.generator import GeneratorConfig, build_generator
 
 SHAPES = [(1, 8, 8), (3, 8, 8), (1, 28, 28), (3, 32, 32), (1, 9, 13), (3, 64, 8), (1, 33, 64)]

@@ -18,7 +18,7 @@ from understudy.privacy import accounting
 from understudy.privacy.events import Event, NoSampling, PoissonSampling, RoutedSampling
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.mechanisms import GaussianBlocks
-from understudy.privacy.randomness import Randomness
+from understudy.privacy.randomness.streams import Randomness
 
 FALSE_ALARM = 1e-6
 EPSILONS = (0.0, 0.3, 1.0, 2.0, 4.0)

@@ -6,9 +6,10 @@ import json
 import pytest
 
 from understudy.errors import InputError
-from understudy.privacy.certificate import Certificate, Guarantee, file_sha256, parse_certificate, read_certificate
+from understudy.files import file_sha256
+from understudy.privacy.certificate import Certificate, Guarantee, parse_certificate, read_certificate
 
-from ..helpers import AS_DESIGNED
+from ..helpers.certificates import AS_DESIGNED
 
 
 def test_the_designed_form_is_read_and_its_first_guarantee_is_the_headline():

@@ -8,16 +8,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from understudy.errors import InputError
-from understudy.privacy.events import (
-    Event,
-    NoSampling,
-    PoissonSampling,
-    RevealedRouting,
-    RoutedSampling,
-    parse_events,
-)
+from understudy.privacy.events import Event, NoSampling, PoissonSampling, RevealedRouting, RoutedSampling, parse_events
 
-from ..helpers import AS_DESIGNED
+from ..helpers.certificates import AS_DESIGNED
 
 SAMPLINGS = st.one_of(
     st.just(NoSampling()),

@@ -12,7 +12,7 @@ from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.privacy.events import Event, NoSampling, PoissonSampling, RevealedRouting, RoutedSampling
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.mechanisms import GaussianAnswers, GaussianSum, clip_rows
-from understudy.privacy.randomness import OS_ENTROPY, SEEDED, Randomness
+from understudy.privacy.randomness.streams import OS_ENTROPY, SEEDED, Randomness
 
 HOSTILE = st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 3e38, 1e-30, 1e-45, math.nan, math.inf, -math.inf])
 VALUES = st.one_of(HOSTILE, st.floats(width=32))

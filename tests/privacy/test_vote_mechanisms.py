@@ -15,8 +15,8 @@ from scipy import stats
 from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.randomness import Randomness
-from understudy.privacy.vote_mechanisms import BinVotes, PeakVotes, RealVotes, SignVotes
+from understudy.privacy.mechanisms import BinVotes, PeakVotes, RealVotes, SignVotes
+from understudy.privacy.randomness.streams import Randomness
 
 FALSE_ALARM = 1e-6
 VALUES, TEACHERS = 6, 3

@@ -11,7 +11,7 @@ import torch
 
 from understudy.data.domain import Domain
 from understudy.models.generator import GeneratorConfig, build_generator
-from understudy.privacy.randomness import OS_ENTROPY
+from understudy.privacy.randomness.streams import OS_ENTROPY
 from understudy.release.release import Release, build_release
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 1.0, "sensitivity": "C", "count": 1}

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from understudy.privacy.bayesian import BayesianAccountant
-from understudy.privacy.bayesian_claim import NOT_COVERED, WARNING, BayesianClaim, as_published
-from understudy.privacy.bayesian_settings import BayesianSettings
 from understudy.privacy.certificate import Certificate
+from understudy.privacy.claims.bayesian import BayesianAccountant
+from understudy.privacy.claims.bayesian_claim import NOT_COVERED, WARNING, BayesianClaim, BayesianConfig, as_published
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.release.model_card import model_card
 from understudy.release.release import Release, load
@@ -27,7 +26,7 @@ EPSILON = 0.6
 
 
 def claim(length: float = 0.2, **changes: Any) -> dict[str, Any]:
-    accountant = BayesianAccountant(BayesianSettings(**changes), EVENT)
+    accountant = BayesianAccountant(BayesianConfig(**changes), EVENT)
     accountant.add(np.full((STEPS, 32), length))
     return accountant.claim().model_dump()
 
@@ -127,7 +126,7 @@ def test_the_card_shows_it_with_its_assumptions_and_its_warning():
 
 
 def test_an_estimate_that_cannot_be_relied_on_says_so():
-    accountant = BayesianAccountant(BayesianSettings(heavy_tails="warn"), EVENT)
+    accountant = BayesianAccountant(BayesianConfig(heavy_tails="warn"), EVENT)
     random = np.random.default_rng(0)
     accountant.add(np.where(random.random((STEPS, 32)) < 0.005, 1.0, 0.01))
     assert "Do not rely on it" in model_card(claimed_release(accountant.claim().model_dump()))

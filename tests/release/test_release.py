@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from understudy.errors import InputError
-from understudy.privacy.randomness import SEEDED
+from understudy.privacy.randomness.streams import SEEDED
 from understudy.release import release as module
 from understudy.release.folders import ALLOWED_FILES
 from understudy.release.release import Release, load

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from understudy.errors import InputError
-from understudy.privacy.randomness import SEEDED
+from understudy.privacy.randomness.streams import SEEDED
 from understudy.release.verify import Verification, verify
 
-from ..helpers import AS_DESIGNED
+from ..helpers.certificates import AS_DESIGNED
 from .building import DELTA, EPSILON, GAUSSIAN, edit_json, make_release
 
 # The example of the design document for the domain of ``make_release``.

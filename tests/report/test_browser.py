@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from understudy.evaluate.curves import Curve, Point
-from understudy.evaluate.spending import Total
+from understudy.experiments.curves import Curve, Point
+from understudy.experiments.total import Total
 from understudy.report.report import ReportOptions, write_report
 
-from ..helpers import tiny_data
+from ..helpers.data import tiny_data
 from ..release.building import make_release
 from .browser import Browser, Page
 from .conftest import write_run

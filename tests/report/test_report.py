@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from understudy.errors import InputError
-from understudy.privacy.bayesian import BayesianAccountant
-from understudy.privacy.bayesian_settings import BayesianSettings
-from understudy.privacy.data_dependent import keep_claims
+from understudy.privacy.claims.bayesian import BayesianAccountant
+from understudy.privacy.claims.bayesian_claim import BayesianConfig
+from understudy.privacy.claims.kept import keep_claims
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.release.release import load
 from understudy.report.report import ReportOptions, write_report
 
-from ..helpers import tiny_data
+from ..helpers.data import tiny_data
 from ..release.building import make_release
 from .conftest import STAMP, write_run
 
@@ -121,7 +121,7 @@ def test_a_public_page_holds_nothing_private(run: Path, tmp_path: Path):
 
 def test_a_kept_claim_is_shown_under_a_stamp_and_never_in_public(run: Path, tmp_path: Path):
     event = Event(noise_multiplier=2.0, sensitivity="C", sampling=PoissonSampling(rate=0.02), count=10)
-    claim = BayesianAccountant(BayesianSettings(), event).claim()
+    claim = BayesianAccountant(BayesianConfig(), event).claim()
     keep_claims(run / "private", [claim], load(run).certificate.guarantees)
     text = write_report([run], tmp_path / "report.html").read_text()
     _, shown = text.split("Bayesian DP</", 1)

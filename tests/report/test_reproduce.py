@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from understudy.api import read_description
 from understudy.cli.main import run as run_command
 from understudy.data.domain import Domain
 from understudy.release.release import load
 from understudy.report.report import write_report
 from understudy.report.reproduce import changed_settings, train_command
-from understudy.workflow import read_description
 
 TINY = ["method.frequencies=20", "method.steps=4", "method.batch=20", "method.width=4", "method.latent=4"]
 

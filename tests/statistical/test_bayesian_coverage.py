@@ -14,11 +14,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from understudy.privacy.accounting.bayesian_moments import mean_bounds
-from understudy.privacy.accounting.bayesian_pool import Pool
-from understudy.privacy.bayesian import BayesianAccountant
-from understudy.privacy.bayesian_claim import FEWEST_EFFECTIVE
-from understudy.privacy.bayesian_settings import BayesianSettings
+from understudy.privacy.claims.bayesian import BayesianAccountant
+from understudy.privacy.claims.bayesian_claim import FEWEST_EFFECTIVE, BayesianConfig
+from understudy.privacy.claims.bayesian_moments import Pool, mean_bounds
 from understudy.privacy.events import Event, PoissonSampling
 
 FALSE_ALARM = 1e-6
@@ -160,7 +158,7 @@ EVENT = Event(noise_multiplier=1.0, sensitivity="C", sampling=PoissonSampling(ra
 
 
 def claim(lengths: np.ndarray, policy: str):
-    accountant = BayesianAccountant(BayesianSettings(heavy_tails=policy), EVENT)
+    accountant = BayesianAccountant(BayesianConfig(heavy_tails=policy), EVENT)
     accountant.add(lengths)
     return accountant.claim()
 

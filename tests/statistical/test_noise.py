@@ -10,7 +10,7 @@ from scipy import stats
 from understudy.privacy.events import Event, RoutedSampling
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.mechanisms import GaussianAnswers, GaussianSum
-from understudy.privacy.randomness import Randomness
+from understudy.privacy.randomness.streams import Randomness
 
 FALSE_ALARM = 1e-6
 SIZE = 100_000

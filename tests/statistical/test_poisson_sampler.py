@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from understudy.data import PoissonSampler, from_arrays
-from understudy.data.draws import uniform_integers
+from understudy.data.sampling import uniform_integers
 
 FALSE_ALARM = 1e-6
 Draw = Callable[[], NDArray[np.int64]]

@@ -16,20 +16,20 @@ import torch
 from torch import Tensor
 
 from understudy.audit.bounds import Numbers
-from understudy.audit.canaries import Canaries
-from understudy.audit.presence import Units, presence
+from understudy.audit.canaries import Canaries, Units, presence
 from understudy.data.dataset import ImageDataset
+from understudy.engines.embedding.means import Embedding
 from understudy.federated import embedding as client_embeddings
 from understudy.files import read_tensors
-from understudy.methods.base import Method, Plan
-from understudy.methods.configuration import build_config
+from understudy.methods.base import Method
+from understudy.methods.config import build_config
+from understudy.methods.embedding.dp_hp import HermiteConfig
+from understudy.methods.embedding.hermite import HermiteFeatures
 from understudy.methods.registry import get_method
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import CLASS_MEANS, Event
+from understudy.privacy.plan import Plan
 from understudy.release.release import Release
-from understudy.training.hermite_features import HermiteFeatures
-from understudy.training.kernel_settings import HermiteSettings
-from understudy.training.mean_embedding import Embedding
 
 EMBEDDINGS = (CLASS_MEANS, "clients' mean embeddings")
 _SAMPLES = 4000
@@ -162,8 +162,8 @@ def _features(run: AuditedRun) -> Features | None:
     folder, settings = run.folder / "private", run.release.method_config["method"]
     if (folder / "groups.safetensors").exists():
         groups = read_tensors(folder / "groups.safetensors")[0]["groups"]
-        own = {key: value for key, value in settings.items() if key in HermiteSettings.model_fields}
-        hermite = HermiteSettings.model_validate(own)
+        own = {key: value for key, value in settings.items() if key in HermiteConfig.model_fields}
+        hermite = HermiteConfig.model_validate(own)
         return lambda images: HermiteFeatures(groups, images[0].numel(), hermite)(images)
     if "autoencoder" in settings or not (folder / "frequencies.safetensors").exists():
         return None

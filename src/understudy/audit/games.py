@@ -23,20 +23,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from understudy.audit.bounds import Numbers
+from understudy.configs import MethodConfig
 from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
+from understudy.engines.dpsgd.batches import PoissonBatches
+from understudy.engines.embedding.means import release_means
 from understudy.federated.updates import chosen_clients
 from understudy.files import read_tensors
-from understudy.methods.base import Plan
-from understudy.methods.configuration import MethodConfig
 from understudy.privacy.budget import NoBudget
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.mechanisms import GaussianBlocks, GaussianSum
-from understudy.privacy.randomness import Randomness
-from understudy.training.mean_embedding import release_means
-from understudy.training.poisson_batches import PoissonBatches
-from understudy.training.run import Run
+from understudy.privacy.plan import Plan
+from understudy.privacy.randomness.streams import Randomness
+from understudy.runs.run import Run
 
 Included = NDArray[np.bool_]
 CPU = torch.device("cpu")

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from understudy.audit.bounds import Numbers, correlation_of_neighbours
-from understudy.audit.curves import Family, count_errors
+from understudy.audit.bounds import Family, Numbers, correlation_of_neighbours, count_errors
 from understudy.audit.games import Game
 from understudy.audit.probes import Probe
 from understudy.errors import CheckError, InputError
@@ -31,7 +30,7 @@ Listener = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class AuditSettings:
+class AuditOptions:
     """How much is played and how sure the bound must be; ``audits`` share the confidence between them."""
 
     trials: int = TRIALS  # with the unit, and as many without
@@ -51,7 +50,7 @@ class AuditSettings:
         return (1 - self.confidence) / self.audits
 
 
-def audit_mechanism(probe: Probe, budget: Budget, settings: AuditSettings) -> AuditRecord:
+def audit_mechanism(probe: Probe, budget: Budget, settings: AuditOptions) -> AuditRecord:
     """An empirical lower bound on the epsilon of a probe, beside its claim.
 
     Privacy: nothing private is read; the units are made up.
@@ -91,7 +90,7 @@ def audit_mechanism(probe: Probe, budget: Budget, settings: AuditSettings) -> Au
     )
 
 
-def _shown(settings: AuditSettings, title: str) -> Callable[[int, int], None]:
+def _shown(settings: AuditOptions, title: str) -> Callable[[int, int], None]:
     listener = settings.listener
     return (lambda done, all_of_them: None) if listener is None else (lambda done, most: listener(title, done, most))
 

@@ -14,7 +14,7 @@ from understudy.audit.games import Game, ReleasedEmbedding, SampledBlocks, Sampl
 from understudy.audit.query_games import ClientParts, MessageAnswers, RevealedAnswers, RoutedAnswers, Votes
 from understudy.data.domain import Domain
 from understudy.errors import InputError
-from understudy.methods.configuration import build_config
+from understudy.methods.config import build_config
 from understudy.methods.registry import get_method
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event

@@ -13,14 +13,13 @@ from understudy.audit.bounds import Numbers
 from understudy.audit.games import CLIP, CPU, TOO_LONG, Bench, Included, bench, log_ratios
 from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
+from understudy.engines.config import CriticsConfig
+from understudy.engines.critics.panel import CriticGroup, Home
+from understudy.federated.client_mechanisms import GaussianMessages
 from understudy.federated.routing import RoutingDesk
 from understudy.privacy.certificate import ClientLimits
 from understudy.privacy.events import Event, RevealedRouting, RoutedSampling
-from understudy.privacy.mechanisms import GaussianAnswers
-from understudy.privacy.messages import GaussianMessages
-from understudy.privacy.vote_mechanisms import BinVotes, PeakVotes, RealVotes, SignVotes
-from understudy.training.critic_panel import CriticGroup, Home
-from understudy.training.settings import CriticSettings
+from understudy.privacy.mechanisms import BinVotes, GaussianAnswers, PeakVotes, RealVotes, SignVotes
 
 _DIRECTION = torch.full((4,), 0.5)
 _TEACHERS = 3  # the one that the unit belongs to, and two others
@@ -124,7 +123,7 @@ class ClientParts:
 def _draw_from_panel(place: Bench, queries: int, subsets: int) -> Tensor:
     domain = Domain(shape=(1, 8, 8), nominal_records=1)
     nobody = ImageDataset("made up by an audit", domain, np.zeros((0, 1, 8, 8), dtype=np.uint8))
-    settings = CriticSettings(width=8, batch=1, warm_iterations=0)
+    settings = CriticsConfig(width=8, batch=1, warm_iterations=0)
     nothing = torch.zeros(0, dtype=torch.long)
     return CriticGroup(nobody, nothing, subsets, settings, Home(place.randomness, CPU)).draw_routing(queries)
 

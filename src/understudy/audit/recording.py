@@ -9,9 +9,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from understudy.errors import InputError
-from understudy.files import write_text
+from understudy.files import read_json, write_text
 from understudy.privacy.audits import AuditRecord
-from understudy.privacy.certificate import parse_certificate, read_json
+from understudy.privacy.certificate import parse_certificate
 from understudy.release import folders
 from understudy.release.release import Release, load
 from understudy.release.verify import Verification, verify

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from understudy.api import TrainOptions, train
 from understudy.audit import sgd
 from understudy.audit.attacks import EMBEDDINGS, AuditedRun, Witness, black_box_scores, embedding_scores
 from understudy.audit.bounds import Numbers, one_run_epsilon
@@ -28,9 +29,8 @@ from understudy.privacy import accounting
 from understudy.privacy.audits import AuditRecord
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
-from understudy.privacy.randomness import Randomness
-from understudy.training.run import ProgressListener
-from understudy.workflow import TrainOptions, train
+from understudy.privacy.randomness.streams import Randomness
+from understudy.runs.run import ProgressListener
 
 ATTACKS = 4  # at most, on one run
 _HELD_OUT = 4  # every fourth canary
@@ -39,7 +39,7 @@ _SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)  # of the canaries that are gues
 
 
 @dataclass(frozen=True)
-class RunAuditSettings:
+class RunAuditOptions:
     """What is run and how sure the bounds must be; ``audits`` bounds, those of one run among them, share the risk."""
 
     canaries: int = 1000
@@ -63,7 +63,7 @@ class RunAuditSettings:
 
 
 def audit_run(
-    method: str, data: ImageDataset, budget: Budget, out: Path, settings: RunAuditSettings
+    method: str, data: ImageDataset, budget: Budget, out: Path, settings: RunAuditOptions
 ) -> list[AuditRecord]:
     """Train ``method`` on ``data`` with canaries in the folder ``out``, and attack what came of it.
 
@@ -84,7 +84,7 @@ def audit_run(
 
 @dataclass(frozen=True)
 class _RunAudit:
-    settings: RunAuditSettings
+    settings: RunAuditOptions
     run: AuditedRun
 
     def records(self, witness: Witness) -> list[AuditRecord]:

@@ -1,10 +1,12 @@
-"""White-box audits of DP-SGD: the real steps of a method on data with canaries, with a witness at every noisy sum."""
+"""White-box audits: the real steps or rounds of a method on data with canaries, with a witness at every noisy sum."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
@@ -12,24 +14,61 @@ from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 from understudy.audit.attacks import AuditedRun
 from understudy.audit.bounds import Numbers
-from understudy.audit.presence import Units, presence
-from understudy.audit.rounds import audited_rounds
+from understudy.audit.canaries import Units, presence, with_canaries
+from understudy.engines.critics.panel import Home
+from understudy.engines.dpsgd.gradients import FlatParameters
+from understudy.engines.dpsgd.step import DiscriminatorStep
+from understudy.engines.records import Fakes
+from understudy.federated.fedavg_gan import FedAvgConfig, FedAvgGan, average
+from understudy.federated.messages import Images
+from understudy.federated.player import RoundPlayer
+from understudy.federated.updates import SimulatedUpdates, Weights, make_discriminator
 from understudy.files import make_folder
+from understudy.methods.adversarial.dpgan import DpGan, DpGanConfig
 from understudy.methods.base import Method
-from understudy.methods.dp_merf_ae import DpMerfAe, DpMerfAeConfig, autoencoder_steps
-from understudy.methods.dpgan import DpGan, DpGanConfig
-from understudy.methods.fedavg_gan import FedAvgConfig, FedAvgGan
-from understudy.models.autoencoder import Autoencoder, Encoder
-from understudy.models.decoder_generator import DecoderGenerator
+from understudy.methods.embedding.dp_merf_ae import DpMerfAe, DpMerfAeConfig, autoencoder_steps
+from understudy.models.autoencoder import Autoencoder, DecoderGenerator, Encoder
 from understudy.models.generator import GeneratorConfig, build_generator
 from understudy.privacy.events import PoissonSampling
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.mechanisms import clip_rows
-from understudy.privacy.randomness import Randomness
-from understudy.training.per_example_layout import FlatParameters
-from understudy.training.private_step import DiscriminatorStep
-from understudy.training.private_step_examples import Fakes
-from understudy.training.run import Run
+from understudy.privacy.mechanisms import GaussianSum, clip_rows
+from understudy.privacy.randomness.streams import Randomness
+from understudy.runs.run import Run
+
+
+class WatchedUpdates(SimulatedUpdates):
+    """Clients who answer as ever; what they were asked is kept, which is public."""
+
+    asked: tuple[int, Weights, Images]
+
+    def of(self, clients: Sequence[int], number: int, weights: Weights, pool: Images) -> Tensor:
+        """What changed at each of the clients. Privacy: private, not sanitized."""
+        self.asked = number, weights, pool
+        return super().of(clients, number, weights, pool)
+
+
+def audited_rounds(run: Run, audited: AuditedRun) -> tuple[Callable[[], object], Callable[[], list[Units]]]:
+    """What takes a round, and what every client, whether it takes part or not, may add to its sum.
+
+    The generator stays as it began. A client's update is repeated by the attack with random draws of its own.
+    """
+    config, sampling = run.plan.config, run.plan.events[0].sampling
+    assert isinstance(config, FedAvgConfig)
+    assert isinstance(sampling, PoissonSampling)
+    contract, home = audited.implementation.contract(run.plan), Home(run.randomness, run.device)
+    discriminator, generator = make_discriminator(contract, home), RoundPlayer(run, config.method.generator)
+    clients = WatchedUpdates(run.data, contract, home)
+    everybody = replace(audited.canaries, included=np.ones(len(audited.canaries), dtype=bool))
+    imagined = SimulatedUpdates(with_canaries(audited.data, everybody, as_clients=True), contract, home)
+    mechanism = GaussianSum(run.ledger, run.randomness, clip=contract.clip, event=run.plan.events[0])
+    known, enrolled = audited.data.nominal_units("client"), contract.limits.clients
+
+    def rows() -> list[Units]:
+        changes = clip_rows(imagined.of(range(enrolled), *clients.asked), contract.clip)
+        return [Units.by_coin(changes[known:], sampling.rate / 2), Units.by_coin(changes[:known], sampling.rate)]
+
+    return lambda: average(run, config, discriminator, clients, mechanism, generator), rows
+
 
 _CPU = torch.device("cpu")
 _FAKES = 64  # of the generator, to know what those of a step add on average and how that varies

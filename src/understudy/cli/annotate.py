@@ -21,7 +21,7 @@ from understudy.cli.options import (
     Records,
     Resume,
     Seed,
-    Settings,
+    SetValues,
     Shape,
     print_json,
     read_settings,
@@ -32,6 +32,7 @@ from understudy.errors import InputError
 
 if TYPE_CHECKING:
     from understudy.release.release import Release
+
 
 NAME = "annotate"
 
@@ -70,7 +71,7 @@ def command(
     shape: Shape = None,
     declare: Declare = None,
     config: ConfigFile = None,
-    settings: Settings = None,
+    settings: SetValues = None,
     device: Device = None,
     seed: Seed = None,
     resume: Resume = False,
@@ -102,8 +103,8 @@ def command(
 
 def _start(request: Request, source: DataOptions) -> Release:
     from understudy.annotation import annotate
+    from understudy.api import TrainOptions
     from understudy.privacy.budget import Budget
-    from understudy.workflow import TrainOptions
 
     if request.epsilon is None or request.delta is None:
         missing = "--epsilon" if request.epsilon is None else "--delta"
@@ -119,7 +120,7 @@ def _start(request: Request, source: DataOptions) -> Release:
 def _continue(request: Request, source: DataOptions, moved: bool) -> Release:
     """Continue a run with what it was started with; anything asked for now must agree with that."""
     from understudy.annotation import resume_annotation
-    from understudy.workflow import TrainOptions, read_description
+    from understudy.api import TrainOptions, read_description
 
     described = read_description(request.out)
     for name in ("epsilon", "delta"):
@@ -159,7 +160,7 @@ def _tell(release: Release, out: Path | None, labelled: dict[str, Any] | None, a
         place = None if out is None else str(out / "release")
         print_json({"release": place, "epsilon": headline.epsilon, "delta": headline.delta, "labelled": labelled})
         return
-    from understudy.release.meaning import claim
+    from understudy.privacy.meaning import claim
 
     if out is not None:
         typer.echo(f"{claim(headline)}, generator and annotator together: the release is in {out / 'release'}")

@@ -20,7 +20,7 @@ from understudy.cli.options import (
     Preset,
     Records,
     ReleaseFolder,
-    Settings,
+    SetValues,
     Shape,
     print_json,
     read_settings,
@@ -30,6 +30,7 @@ from understudy.errors import CheckError
 
 if TYPE_CHECKING:
     from understudy.privacy.audits import AuditRecord
+
 
 app = typer.Typer(help="Attack a method and bound epsilon from below; see docs/audit.md.", no_args_is_help=True)
 
@@ -50,12 +51,12 @@ def mechanisms(
     as_json: Json = False,
 ) -> None:
     """Play the worst neighbours against the sanitizers, samplers and routers that methods train with."""
-    from understudy.audit.mechanisms import AuditSettings, audit_mechanism
+    from understudy.audit.mechanisms import AuditOptions, audit_mechanism
     from understudy.audit.probes import probes_of
     from understudy.privacy.budget import Budget
 
     probes, budget = probes_of(tuple(methods or ())), Budget(epsilon, delta)
-    settings = AuditSettings(trials, confidence, len(probes))
+    settings = AuditOptions(trials, confidence, len(probes))
     with _playing() as listener:
         found = [audit_mechanism(probe, budget, replace(settings, listener=listener)) for probe in probes]
     _conclude(found, to, as_json)
@@ -85,7 +86,7 @@ def run(
     declare: Declare = None,
     preset: Preset = None,
     config: ConfigFile = None,
-    settings: Settings = None,
+    settings: SetValues = None,
     to: To = None,
     as_json: Json = False,
 ) -> None:
@@ -95,14 +96,14 @@ def run(
     budget = Budget(epsilon, delta)
     loaded = DataOptions(data, records, classes, shape, declare or ()).load()
     if clients is not None:
-        from understudy.data.clients import with_clients
+        from understudy.data.dataset import with_clients
 
         loaded = with_clients(loaded, clients)
 
-    from understudy.audit.runs import RunAuditSettings, audit_run
+    from understudy.audit.runs import RunAuditOptions, audit_run
 
     with show_progress() as listener:
-        chosen = RunAuditSettings(
+        chosen = RunAuditOptions(
             canaries, confidence, audits, declared_public, read_settings(config, settings), preset, listener
         )
         found = audit_run(method, loaded, budget, out, chosen)

@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli.comparison_plan import RUNS, Task, check_tasks
-from understudy.cli.progress import StopRequest, stop_on_signals
+from understudy.cli.progress import StopSignal, stop_on_signals
 from understudy.errors import AbortedRun, CheckError, InputError, InterruptedRun, UnderstudyError
 from understudy.processes import worker_command, worker_environment
 
 if TYPE_CHECKING:
     from understudy.data import ImageDataset
-    from understudy.evaluate.curves import Point
-    from understudy.evaluate.spending import Total
+    from understudy.experiments.curves import Point
+    from understudy.experiments.total import Total
+
 
 DESCRIPTION, FIGURES, PAGE = "comparison.json", "compare.json", "compare.html"
 _BROKEN = (AbortedRun.exit_code, CheckError.exit_code)
@@ -67,7 +68,7 @@ def run_comparison(tasks: Sequence[Task], out: Path, jobs: int | None) -> Compar
     from understudy.cli.sweep_plan import check_evaluation
     from understudy.evaluate.evaluation import expand_metrics
     from understudy.files import make_folder
-    from understudy.training.run import locked
+    from understudy.runs.run import locked
 
     names = expand_metrics(tasks[0].metrics)
     check_tasks(tasks)
@@ -117,8 +118,8 @@ def describe(comparison: Comparison) -> str:
 
 def _remember(tasks: Sequence[Task], out: Path, data: ImageDataset) -> list[Task]:
     """Compare with what the folder was started with, and take over its other methods; else write it down."""
+    from understudy.api import FINGERPRINT
     from understudy.files import write_text
-    from understudy.workflow import FINGERPRINT
 
     path = out / DESCRIPTION
     wanted, known = {task.method: _described(task) for task in tasks}, _earlier(path, set(_described(tasks[0])))
@@ -144,7 +145,7 @@ def _remember(tasks: Sequence[Task], out: Path, data: ImageDataset) -> list[Task
 
 def _earlier(path: Path, names: set[str]) -> dict[str, dict[str, Any]]:
     """What each method was asked for, under these ``names``, when the folder was started; nothing where it is new."""
-    from understudy.privacy.certificate import read_json
+    from understudy.files import read_json
 
     if not path.exists():
         return {}
@@ -177,7 +178,7 @@ def _check_same(known: dict[str, Any], wanted: dict[str, Any], out: Path) -> Non
 
 
 def _is_finished(task: Task) -> bool:
-    from understudy.evaluate.curves import read_point
+    from understudy.experiments.curves import read_point
 
     if not ((task.folder / "release").is_dir() and (task.folder / "evaluation.json").is_file()):
         return False
@@ -240,7 +241,7 @@ class _Crew:
             raise failures[0]
         return problems
 
-    def _as_they_end(self, open_ones: set[Future[tuple[int, str]]], stop: StopRequest) -> Any:
+    def _as_they_end(self, open_ones: set[Future[tuple[int, str]]], stop: StopSignal) -> Any:
         told = False
         while open_ones:
             done, open_ones = wait(open_ones, timeout=0.2, return_when=FIRST_COMPLETED)
@@ -250,7 +251,7 @@ class _Crew:
                 for process in list(self.running):
                     process.send_signal(signal.SIGINT)
 
-    def _work(self, task: Task, stop: StopRequest) -> tuple[int, str]:
+    def _work(self, task: Task, stop: StopSignal) -> tuple[int, str]:
         """The exit code of a method's process, and its last sentence; its other words are in ``METHOD.log``."""
         if stop():
             return InterruptedRun.exit_code, ""
@@ -295,8 +296,8 @@ def _finish(tasks: Sequence[Task], out: Path, problems: dict[str, str]) -> Compa
 
     Privacy: figures that were computed with real data are written with their stamp.
     """
-    from understudy.evaluate.curves import read_point
-    from understudy.evaluate.spending import total_spending
+    from understudy.experiments.curves import read_point
+    from understudy.experiments.total import total_spending
     from understudy.files import write_text
     from understudy.report.report import ReportOptions, write_report
 

@@ -14,6 +14,7 @@ from understudy.errors import BudgetError, InputError
 if TYPE_CHECKING:
     from understudy.data.domain import Domain
 
+
 RUNS = "runs"
 _OWN = re.compile(r"^([a-z][a-z0-9-]*):(.*)$", re.DOTALL)
 
@@ -46,7 +47,7 @@ class Task:
     @property
     def shown(self) -> tuple[str, ...]:
         """The figures that the comparison shows."""
-        from understudy.evaluate.curves import shown_metrics
+        from understudy.experiments.curves import shown_metrics
 
         return shown_metrics(self.metrics)
 

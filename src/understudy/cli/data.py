@@ -73,7 +73,7 @@ def import_set(
     as_json: Json = False,
 ) -> None:
     """Check local files and copy them into the cache under a known name."""
-    from understudy.data.importing import import_local
+    from understudy.data.fetch import import_local
 
     target = import_local(name, path)
     if as_json:

@@ -22,12 +22,13 @@ from understudy.cli.options import (
     Temperature,
     print_json,
 )
-from understudy.cli.scoring import Listeners, show_scoring
+from understudy.cli.progress import Listeners, show_scoring
 from understudy.errors import InputError
 
 if TYPE_CHECKING:
     from understudy.data import ImageDataset
     from understudy.evaluate.evaluation import EvaluationConfig
+
 
 NAME = "evaluate"
 _MOST_SAMPLES = 60_000

@@ -22,7 +22,7 @@ from understudy.cli.options import (
     Resume,
     RunFolder,
     Seed,
-    Settings,
+    SetValues,
     Shape,
     parse_declarations,
     parse_shape,
@@ -34,6 +34,7 @@ from understudy.errors import InputError
 
 if TYPE_CHECKING:
     from understudy.release.release import Release
+
 
 app = typer.Typer(help="Train with data that stay with their clients.", no_args_is_help=True)
 
@@ -59,7 +60,7 @@ def simulate(
     declare: Declare = None,
     preset: Preset = None,
     config: ConfigFile = None,
-    settings: Settings = None,
+    settings: SetValues = None,
     device: Device = None,
     seed: Seed = None,
     resume: Resume = False,
@@ -67,12 +68,12 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Train with all clients in this process: the same ledger and certificate as with real ones."""
+    from understudy.api import TrainOptions, train
+    from understudy.api import resume as continue_run
     from understudy.cli.progress import show_progress, stop_on_signals
-    from understudy.data.clients import with_clients
+    from understudy.data.dataset import with_clients
     from understudy.methods.registry import get_federated_method
     from understudy.privacy.budget import Budget
-    from understudy.workflow import TrainOptions, train
-    from understudy.workflow import resume as continue_run
 
     refuse_moved_alone(moved, resume)
     get_federated_method(method)
@@ -109,7 +110,7 @@ def init(
     least: Annotated[int | None, typer.Option("--least-clients", help="Clients needed to start; all of them.")] = None,
     seconds: Annotated[float, typer.Option("--round-seconds", help="Deadline of a round.")] = 120.0,
     config: ConfigFile = None,
-    settings: Settings = None,
+    settings: SetValues = None,
     as_json: Json = False,
 ) -> None:
     """Write a federation: contract, certificates, keys, Flower's files, and a folder for each client."""
@@ -121,10 +122,10 @@ def init(
         shape=(channels or 1, height, width), classes=classes or None, nominal_records=records, nominal_clients=clients
     )
     _require_flower()
-    from understudy.deployment.federation import Request, initialise, promises
-    from understudy.release.meaning import by_viewer
+    from understudy.federated.deployment.federation import InitOptions, initialise, promises
+    from understudy.privacy.meaning import by_viewer
 
-    request = Request(
+    request = InitOptions(
         method=method,
         domain=domain,
         budget=Budget(epsilon, delta),
@@ -163,11 +164,11 @@ def server(
     from understudy.release.release import load
 
     if simulation:
-        from understudy.deployment.flower_simulation import run_flower_simulation
+        from understudy.federated.deployment.flower_simulation import run_flower_simulation
 
         run = run_flower_simulation(folder)
     else:
-        from understudy.deployment.operating import run_server
+        from understudy.federated.deployment.operating import run_server
 
         run = run_server(folder, lambda text: typer.echo(text, err=True))
     _tell(load(run), run, as_json)
@@ -186,7 +187,7 @@ def client(
     """Take part: answer the server's questions with installed code only, until interrupted."""
     _require_flower()
     from understudy.data.options import source_options
-    from understudy.deployment.operating import check_address, run_client
+    from understudy.federated.deployment.operating import check_address, run_client
     from understudy.federated.task import lasting_source, read_terms, write_terms
 
     terms = read_terms(home)
@@ -223,7 +224,7 @@ def demo(
     """Start a server and three clients with TLS and authentication on this machine, train, verify, stop them all."""
     _require_flower()
     from understudy.cli.verify import conclude
-    from understudy.deployment.demonstration import run_demo
+    from understudy.federated.deployment.demonstration import run_demo
     from understudy.release.verify import verify
 
     run = run_demo(out, lambda text: typer.echo(text, err=True))
@@ -242,7 +243,7 @@ def _require_flower() -> None:
 
 def _tell(release: Release, out: Path, as_json: bool) -> None:
     """What a release promises against each viewer."""
-    from understudy.release.meaning import by_viewer
+    from understudy.privacy.meaning import by_viewer
 
     claims = release.certificate.guarantees
     if as_json:

@@ -13,6 +13,7 @@ from understudy.errors import CheckError, InputError
 if TYPE_CHECKING:
     from understudy.inspection.samples import Samples
 
+
 NAME = "inspect"
 
 

@@ -11,6 +11,7 @@ from understudy.cli.options import Json, print_json
 if TYPE_CHECKING:
     from understudy.methods.base import Method
 
+
 NAME = "methods"
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from understudy.methods.base import Method
     from understudy.privacy.budget import Budget
 
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 Data = Annotated[str, typer.Option("--data", help="A folder, .npz, IDX file, or a known name such as digits or mnist.")]
 Records = Annotated[
@@ -48,7 +49,7 @@ Preset = Annotated[
     str | None,
     typer.Option("--preset", help="A named configuration of the method (`understudy methods` lists them)."),
 ]
-Settings = Annotated[
+SetValues = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="GROUP.KEY=VALUE", help="One setting, e.g. method.steps=2000. Repeat it for several."
@@ -175,7 +176,7 @@ def _parse_value(raw: str, is_list: bool) -> Any:
 
 def read_settings(path: Path | None, settings: Sequence[str] | None, device: str | None = None) -> dict[str, Any]:
     """The method's config from a file with settings laid over it."""
-    from understudy.methods.configuration import apply_settings, read_config_file
+    from understudy.methods.config import apply_settings, read_config_file
 
     values: Mapping[str, Any] = {} if path is None else read_config_file(path)
     chosen = [*(settings or ()), *([f"runtime.device={device}"] if device else [])]

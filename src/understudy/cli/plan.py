@@ -11,7 +11,7 @@ from understudy.cli.options import (
     ConfigFile,
     Json,
     Preset,
-    Settings,
+    SetValues,
     parse_budget,
     parse_shape,
     print_json,
@@ -19,7 +19,8 @@ from understudy.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from understudy.methods.base import Plan
+    from understudy.privacy.plan import Plan
+
 
 NAME = "plan"
 
@@ -36,13 +37,14 @@ def command(
     ] = None,
     preset: Preset = None,
     config: ConfigFile = None,
-    settings: Settings = None,
+    settings: SetValues = None,
     as_json: Json = False,
 ) -> None:
     """Say what a run would do and cost, without data."""
     from understudy.data.options import declare_domain
-    from understudy.methods.base import configure, remarked
+    from understudy.methods.base import configure
     from understudy.methods.registry import get_method
+    from understudy.privacy.plan import remarked
 
     implementation = get_method(method)
     budget = parse_budget(implementation, epsilon, delta)
@@ -89,7 +91,7 @@ def _spending(plan: Plan) -> list[tuple[str, str]]:
 
 def _event(event: object) -> str:
     from understudy.privacy.events import Event
-    from understudy.release.meaning import event_in_words
+    from understudy.privacy.meaning import event_in_words
 
     assert isinstance(event, Event)
     return event_in_words(event)

@@ -1,22 +1,25 @@
-"""Live progress of a run on stderr, and a stop that leaves the run resumable."""
+"""Live progress on stderr, of a run (with a stop that leaves it resumable) and of an evaluation."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from understudy.training.run import Progress, ProgressListener
+    from understudy.evaluate.parallel import DownstreamProgress, Listener
+    from understudy.runs.run import Progress, ProgressListener
+
 
 _SECONDS_BETWEEN_LINES = 10.0
 
 
-class StopRequest:
+class StopSignal:
     """Becomes true on the first SIGINT or SIGTERM; a second one ends the process at once."""
 
     def __init__(self) -> None:
@@ -35,9 +38,9 @@ class StopRequest:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[StopRequest]:
+def stop_on_signals() -> Iterator[StopSignal]:
     """Turn SIGINT and SIGTERM into a stop request while the block runs."""
-    request = StopRequest()
+    request = StopSignal()
     previous = {number: signal.signal(number, request.handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield request
@@ -95,7 +98,7 @@ class _Speed:
 
 def describe(progress: Progress, speed: _Speed) -> str:
     """The public values of a run in one line: spending first, then losses, then speed."""
-    from understudy.release.meaning import round_up
+    from understudy.privacy.meaning import round_up
 
     values = dict(progress.values)
     parts = [f"epsilon {round_up(values.pop('epsilon_spent'), 3)} spent"] if "epsilon_spent" in values else []
@@ -107,3 +110,62 @@ def describe(progress: Progress, speed: _Speed) -> str:
     elif steps is not None:
         parts.append(f"{steps:.3g} steps/s")
     return "  ".join(parts)
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """Who hears of a classifier that has finished, and of other work that is counted."""
+
+    classifiers: Listener
+    counts: Callable[[str, int, int], None]
+
+
+@contextmanager
+def show_scoring() -> Iterator[Listeners]:
+    """Listeners that show what has been done and how long it took."""
+    if not sys.stderr.isatty():
+        yield Listeners(lambda progress: print(describe_classifier(progress), file=sys.stderr), _CountedLines())
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def count(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done)
+
+        def listen(progress: DownstreamProgress) -> None:
+            count(f"classifiers trained on {progress.trained_on}", progress.finished, progress.total)
+            bars.console.print(describe_classifier(progress), highlight=False)
+
+        yield Listeners(listen, count)
+
+
+class _CountedLines:
+    """Counted work as one line every ten seconds; work that is done sooner is not worth a line."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if time.monotonic() - self.last >= _SECONDS_BETWEEN_LINES:
+            self.last = time.monotonic()
+            print(f"{done}/{total} {what}", file=sys.stderr)
+
+
+def describe_classifier(progress: DownstreamProgress) -> str:
+    """One finished classifier; its accuracy comes with the stamp, at the end."""
+    result = progress.result
+    place = f"{progress.finished}/{progress.total}"
+    return f"{place:>6}  {result.classifier} trained on {progress.trained_on} in {result.seconds:.1f} s"

@@ -13,6 +13,7 @@ from understudy.errors import InputError
 if TYPE_CHECKING:
     from understudy.release.release import Release
 
+
 NAME = "release"
 
 
@@ -35,7 +36,7 @@ def command(
     if as_json:
         print_json({"release": str(place), "epsilon": headline.epsilon, "delta": headline.delta})
         return
-    from understudy.release.meaning import claim
+    from understudy.privacy.meaning import claim
 
     typer.echo(f"{claim(headline)}: the release is in {place} ({release.certificate.stopped_because or 'complete'})")
 
@@ -53,8 +54,8 @@ def _refuse_another(to: Path, release: Release) -> None:
 
 def _current_release(run: Path) -> Release:
     """The finished release of the run, or an early one of its newest checkpoint."""
+    from understudy.api import release_early
     from understudy.release.release import load
-    from understudy.workflow import release_early
 
     if (run / "release").is_dir():
         finished = load(run)

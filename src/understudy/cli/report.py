@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from understudy.data.domain import Domain
     from understudy.report.report import ReportOptions
 
+
 NAME = "report"
 
 

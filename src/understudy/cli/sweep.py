@@ -28,7 +28,8 @@ from understudy.errors import AbortedRun, CheckError, InputError, InterruptedRun
 
 if TYPE_CHECKING:
     from understudy.data import ImageDataset
-    from understudy.evaluate.curves import Curve, PlannedPoint
+    from understudy.experiments.curves import Curve, PlannedPoint
+
 
 DESCRIPTION = "sweep.json"
 
@@ -39,10 +40,10 @@ def run_sweep(sweep: Sweep) -> Curve:
     Privacy: each point is a run of its own, with its own ledger and certificate. All plans are checked before the first
     private read, so that a sweep that cannot be paid for spends nothing.
     """
-    from understudy.evaluate.curves import parse_axis, plan_points
     from understudy.evaluate.evaluation import expand_metrics
+    from understudy.experiments.curves import parse_axis, plan_points
     from understudy.files import make_folder
-    from understudy.training.run import locked
+    from understudy.runs.run import locked
 
     axes = [parse_axis(text) for text in sweep.over]
     points = plan_points(axes, sweep.repeats)
@@ -61,8 +62,8 @@ def run_sweep(sweep: Sweep) -> Curve:
 
 def collect_runs(folders: Sequence[Path], keys: Sequence[str], metrics: Sequence[str], out: Path) -> Curve:
     """A curve from finished and evaluated runs; nothing is trained."""
-    from understudy.evaluate.curves import Curve, in_order, read_point
-    from understudy.evaluate.spending import total_spending
+    from understudy.experiments.curves import Curve, in_order, read_point
+    from understudy.experiments.total import total_spending
     from understudy.files import make_folder
 
     wrong = next((key for key in keys if "=" in key), None)
@@ -113,9 +114,8 @@ def describe(curve: Curve) -> str:
 
 def _remember(sweep: Sweep, keys: list[str], tasks: list[Task], data: ImageDataset) -> list[Task]:
     """Compare with the sweep that is in the folder already, and take over its points; else write it down."""
-    from understudy.evaluate.curves import PlannedPoint
-    from understudy.files import write_text
-    from understudy.privacy.certificate import read_json
+    from understudy.experiments.curves import PlannedPoint
+    from understudy.files import read_json, write_text
 
     wanted: dict[str, Any] = {
         "method": sweep.method,
@@ -151,7 +151,7 @@ def _remember(sweep: Sweep, keys: list[str], tasks: list[Task], data: ImageDatas
 
 def _check_same_data(sweep: Sweep, points: Sequence[PlannedPoint], data: ImageDataset) -> None:
     """All points of a sweep are about the same records; the comparison is with the private print of earlier ones."""
-    from understudy.workflow import FINGERPRINT
+    from understudy.api import FINGERPRINT
 
     prints = [sweep.out / POINTS / point.name / FINGERPRINT for point in points]
     known = next((path for path in prints if path.is_file()), None)
@@ -179,7 +179,7 @@ def _bring_to_end(sweep: Sweep, tasks: Sequence[Task]) -> dict[str, str]:
 
 
 def _is_finished(task: Task, metrics: Sequence[str]) -> bool:
-    from understudy.evaluate.curves import read_point
+    from understudy.experiments.curves import read_point
 
     if not ((task.folder / "release").is_dir() and (task.folder / "evaluation.json").is_file()):
         return False
@@ -215,8 +215,8 @@ def _evaluate(sweep: Sweep, task: Task) -> None:
 
 def _finish(sweep: Sweep, keys: list[str], tasks: Sequence[Task], problems: dict[str, str]) -> Curve:
     from understudy.devices import choose_device, describe_device
-    from understudy.evaluate.curves import Curve, in_order, read_point
-    from understudy.evaluate.spending import total_spending
+    from understudy.experiments.curves import Curve, in_order, read_point
+    from understudy.experiments.total import total_spending
 
     done = [task for task in tasks if task.point.name not in problems]
     if not done:

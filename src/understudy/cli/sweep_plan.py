@@ -13,12 +13,13 @@ from understudy.cli.options import DataOptions
 from understudy.errors import BudgetError, InputError
 
 if TYPE_CHECKING:
+    from understudy.configs import MethodConfig
     from understudy.data import ImageDataset
     from understudy.data.domain import Domain
-    from understudy.evaluate.curves import PlannedPoint
+    from understudy.experiments.curves import PlannedPoint
     from understudy.methods.base import Method
-    from understudy.methods.configuration import MethodConfig
     from understudy.privacy.budget import Budget
+
 
 POINTS = "points"
 
@@ -51,7 +52,7 @@ class Sweep:
     @property
     def shown(self) -> tuple[str, ...]:
         """The figures that the curve shows."""
-        from understudy.evaluate.curves import shown_metrics
+        from understudy.experiments.curves import shown_metrics
 
         return shown_metrics(self.metrics)
 
@@ -69,8 +70,8 @@ class Task:
 
 def point_task(sweep: Sweep, point: PlannedPoint) -> Task:
     """The budget and the config of one point."""
-    from understudy.evaluate.curves import BUDGET_KEYS
-    from understudy.methods.configuration import apply_settings
+    from understudy.experiments.curves import BUDGET_KEYS
+    from understudy.methods.config import apply_settings
 
     unknown = [key for key in point.values if key not in BUDGET_KEYS and "." not in key]
     if unknown:
@@ -132,8 +133,7 @@ def check_evaluation(sweep: Evaluated, names: Sequence[str], data: ImageDataset)
     test = held_out.completed_from(data.domain).load(split)
     if "fid" in names:
         from understudy.evaluate.fid import check_counts
-        from understudy.evaluate.inception import InceptionFeatures
-        from understudy.evaluate.weights import find_weights
+        from understudy.evaluate.inception import InceptionFeatures, find_weights
 
         samples = sweep.samples or data.domain.nominal_records
         check_counts(samples, len(test.images), InceptionFeatures.dimensions, False)

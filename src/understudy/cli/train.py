@@ -23,7 +23,7 @@ from understudy.cli.options import (
     Resume,
     RunFolder,
     Seed,
-    Settings,
+    SetValues,
     Shape,
     command_line,
     parse_budget,
@@ -36,6 +36,7 @@ from understudy.errors import InputError
 
 if TYPE_CHECKING:
     from understudy.release.release import Release
+
 
 NAME = "train"
 
@@ -66,7 +67,7 @@ def command(
     declare: Declare = None,
     preset: Preset = None,
     config: ConfigFile = None,
-    settings: Settings = None,
+    settings: SetValues = None,
     device: Device = None,
     seed: Seed = None,
     resume: Resume = False,
@@ -89,8 +90,8 @@ def command(
         marks = {"not_private": stamp} if stamp else {}
         print_json({**names, **figures} | marks | _other_figures(release, out))
         return
-    from understudy.privacy.randomness import OS_ENTROPY
-    from understudy.release.meaning import by_viewer, claim
+    from understudy.privacy.meaning import by_viewer, claim
+    from understudy.privacy.randomness.streams import OS_ENTROPY
 
     for line in by_viewer(release.certificate.guarantees):
         typer.echo(line)
@@ -105,7 +106,7 @@ def command(
 
 def _other_figures(release: Release, out: Path) -> dict[str, Any]:
     """For ``--json``: the data-dependent claims that are published, and where those of the run are kept."""
-    from understudy.privacy.data_dependent import claims_path
+    from understudy.privacy.claims.kept import claims_path
 
     published = [claim.model_dump() for claim in release.certificate.data_dependent or ()]
     kept = claims_path(out / "private")
@@ -115,8 +116,8 @@ def _other_figures(release: Release, out: Path) -> dict[str, Any]:
 
 def _tell_other_figures(release: Release, out: Path) -> None:
     """Published claims in words; of those that are kept in the private folder only where they are."""
-    from understudy.privacy.bayesian_claim import claim_in_words
-    from understudy.privacy.data_dependent import STAMP, claims_path
+    from understudy.privacy.claims.bayesian_claim import claim_in_words
+    from understudy.privacy.claims.kept import STAMP, claims_path
 
     for claim in release.certificate.data_dependent or ():
         typer.echo("beside it: " + " ".join(claim_in_words(claim)))
@@ -136,7 +137,7 @@ def start_run(request: Request, source: DataOptions) -> Release:
     configure(method, request.config, request.preset)
     data = source.load()
 
-    from understudy.workflow import TrainOptions, train
+    from understudy.api import TrainOptions, train
 
     command = request.command or command_line()
     with stop_on_signals() as stop, show_progress() as listener:
@@ -146,7 +147,7 @@ def start_run(request: Request, source: DataOptions) -> Release:
 
 def continue_run(request: Request, source: DataOptions, moved: bool = False) -> Release:
     """Continue a run with what it was started with; anything asked for now must agree with that."""
-    from understudy.workflow import TrainOptions, read_description, resume
+    from understudy.api import TrainOptions, read_description, resume
 
     described = read_description(request.out)
     fixed = {"method": described.method, "epsilon": described.budget.epsilon, "delta": described.budget.delta}

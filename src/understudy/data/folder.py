@@ -17,6 +17,7 @@ from understudy.errors import EmptyDataError, InputError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+
 _IMAGES = (".png", ".jpg", ".jpeg")
 _OTHER_IMAGES = (".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", ".heic")
 _MAX_SIDE = 8192  # of a picture that is resized; checked before anything is decoded

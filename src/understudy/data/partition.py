@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from understudy.data.dataset import ImageDataset, Unit
-from understudy.data.draws import Bits, uniform_integers
 from understudy.data.npz import array_names, read_array, write_arrays
 from understudy.data.options import positive_whole
+from understudy.data.sampling import Bits, uniform_integers
 from understudy.errors import InputError
 
 _ARRAYS = ("assignment", "subsets", "unit", "fingerprint")

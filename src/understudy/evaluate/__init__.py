@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from understudy.evaluate.evaluation import Evaluation, EvaluationConfig, evaluate
     from understudy.evaluate.parallel import Crew, downstream_accuracies
 
+
 __all__ = [
     "Crew",
     "DownstreamResult",

@@ -29,6 +29,7 @@ from understudy.evaluate.checks import Images, Labels
 if TYPE_CHECKING:
     from understudy.evaluate.cnn import CnnConfig, TrainedCnn
 
+
 NO_LIMIT = 2**31
 FAST_LIMIT = 10_000
 FAST_EPOCHS = 5

@@ -18,23 +18,15 @@ import numpy as np
 from understudy.devices import choose_device, describe_device
 from understudy.errors import InputError
 from understudy.evaluate.calibration import ratio, reference_accuracies, summarise
-from understudy.evaluate.checks import (
-    Images,
-    Labels,
-    check_every_class,
-    check_images,
-    check_labels,
-    check_same_shape,
-)
+from understudy.evaluate.checks import Images, Labels, check_every_class, check_images, check_labels, check_same_shape
 from understudy.evaluate.classifiers import CLASSIFIERS, FAST_EPOCHS, ClassifierSetup, check_installed
 from understudy.evaluate.cnn import CnnConfig, Counter, TrainedCnn
 from understudy.evaluate.downstream import LabelledImages
 from understudy.evaluate.fid import FidConfig, LenetFeatures, check_counts, fid
-from understudy.evaluate.inception import InceptionFeatures, Precision
+from understudy.evaluate.inception import FeaturePrecision, InceptionFeatures, find_weights
 from understudy.evaluate.inception_score import score_images, scorer_config, trained_scorer
 from understudy.evaluate.parallel import Crew, downstream_accuracies
 from understudy.evaluate.private_cache import check_folder
-from understudy.evaluate.weights import find_weights
 
 STAMP = "not private: do not publish"
 DEFAULT_METRICS = ("fid", "is", "cnn")
@@ -49,7 +41,7 @@ class EvaluationConfig:
     device: str = "auto"
     classes: int | None = None  # None: one more than the largest label of the real training set
     weights: Path | None = None  # of the Inception network; None: searched for
-    precision: Precision = "fp32"
+    precision: FeaturePrecision = "fp32"
     fid: FidConfig = field(default_factory=FidConfig)
     real_data_private: bool = True
     seed: int = 0

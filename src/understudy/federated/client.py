@@ -17,23 +17,16 @@ import torch
 from torch import Tensor
 
 from understudy.data.dataset import ImageDataset
+from understudy.engines.critics.panel import CriticGroup, FakePool, Home
 from understudy.errors import BudgetError, InputError
 from understudy.federated import embedding as embeddings
 from understudy.federated import messages
-from understudy.federated.client_ledger import (
-    MARK,
-    Membership,
-    check_affordable,
-    critic_path,
-    open_ledger,
-    spending,
-)
+from understudy.federated.client_ledger import MARK, Membership, check_affordable, critic_path, open_ledger, spending
+from understudy.federated.client_mechanisms import GaussianMessages
 from understudy.federated.contract import DIGEST_BYTES, Contract
 from understudy.federated.messages import Answer, Question, Status
 from understudy.files import make_folder, read_tensors, write_bytes, write_tensors
-from understudy.privacy.messages import GaussianMessages
-from understudy.privacy.randomness import Randomness
-from understudy.training.critic_panel import CriticGroup, FakePool, Home
+from understudy.privacy.randomness.streams import Randomness
 
 _KEPT_ANSWERS = 2
 _NO_QUESTION = bytes(DIGEST_BYTES)

@@ -13,11 +13,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from understudy.configs import Count, Positive
 from understudy.data.domain import Domain
+from understudy.engines.config import CriticsConfig
 from understudy.errors import InputError
-from understudy.privacy.certificate import ClientLimits, read_json
+from understudy.files import read_json
+from understudy.privacy.certificate import ClientLimits
 from understudy.privacy.events import Event
-from understudy.training.settings import Count, CriticSettings, Positive
 
 Kind = Literal["gs-wgan-federated", "fedavg-gan"]
 DIGEST_BYTES = 16
@@ -52,7 +54,7 @@ class Contract(BaseModel):
     limits: ClientLimits
     noise_multiplier: Positive
     clip: Positive
-    critics: CriticSettings
+    critics: CriticsConfig
     pool: Count
     answer_bits: Literal[8, 16] = 8
     embedding: EmbeddingTerms | None = None

@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from understudy.data.dataset import ImageDataset
+from understudy.engines.critics.panel import CriticGroup, FakePool, Home
 from understudy.errors import CheckError, InputError
 from understudy.federated import embedding as embeddings
 from understudy.federated import messages
 from understudy.federated.client import fake_pool
+from understudy.federated.client_mechanisms import GaussianParts
 from understudy.federated.contract import Contract
 from understudy.federated.messages import Images, Question, Status
 from understudy.federated.routing import Routed
 from understudy.privacy.mechanisms import GaussianAnswers
-from understudy.privacy.messages import GaussianParts
-from understudy.training.critic_panel import CriticGroup, FakePool, Home
 
 _SLOTS_PER_QUERY = 8  # more empty slots than this for each query are not worth filling
 _PATIENCE = 3  # rounds in a row without a single answer before the server gives up

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from understudy.devices import low_precision
+from understudy.engines.critics.panel import FakePool
+from understudy.engines.learner import Drawn, GeneratorPlayer
 from understudy.federated.messages import Images, to_pixels
-from understudy.training.critic_panel import FakePool
-from understudy.training.generator_player import Drawn, GeneratorPlayer
 
 
 @dataclass(frozen=True)

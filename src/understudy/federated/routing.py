@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy.data.draws import Bits, uniform_integers
+from understudy.data.sampling import Bits, uniform_integers
 from understudy.errors import InputError
 from understudy.files import write_text
 from understudy.privacy.certificate import ClientLimits

@@ -11,8 +11,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from understudy.data.catalog import is_known
-from understudy.data.clients import no_records
-from understudy.data.dataset import ImageDataset
+from understudy.data.dataset import ImageDataset, no_records
 from understudy.data.options import SourceOptions
 from understudy.data.sources import load
 from understudy.errors import EmptyDataError, InputError
@@ -20,9 +19,8 @@ from understudy.federated.client import Client, check_membership
 from understudy.federated.client_ledger import Membership, lost_ledger, open_ledger, spending
 from understudy.federated.contract import Contract, read_contract
 from understudy.federated.updates import UpdateClient
-from understudy.files import make_folder, write_text
+from understudy.files import make_folder, read_json, write_text
 from understudy.privacy.budget import Budget
-from understudy.privacy.certificate import read_json
 from understudy.privacy.ledger import Ledger
 
 CONTRACT, TERMS, LEDGER = "contract.json", "client.json", "ledger.jsonl"

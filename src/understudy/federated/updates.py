@@ -17,6 +17,15 @@ import torch
 from torch import Tensor
 
 from understudy.data.dataset import ImageDataset
+from understudy.engines.critics.bank import (
+    INITIAL_POWER_ITERATIONS,
+    AdamConfig,
+    CriticBank,
+    CriticBankConfig,
+    CriticBankOptions,
+)
+from understudy.engines.critics.layers import estimate
+from understudy.engines.critics.panel import CriticGroup, FakePool, Home
 from understudy.errors import InputError
 from understudy.federated import messages
 from understudy.federated.client import check_membership, fake_pool
@@ -27,11 +36,7 @@ from understudy.federated.messages import Images, question_key
 from understudy.files import make_folder, write_bytes
 from understudy.models.critic import CriticConfig
 from understudy.privacy.mechanisms import clip_rows
-from understudy.privacy.randomness import Randomness
-from understudy.training.critic_bank import INITIAL_POWER_ITERATIONS, CriticBank
-from understudy.training.critic_bank_config import AdamConfig, CriticBankConfig, CriticBankRuntime
-from understudy.training.critic_panel import CriticGroup, FakePool, Home
-from understudy.training.stacked_spectral import estimate
+from understudy.privacy.randomness.streams import Randomness
 
 _QUESTION, _ANSWER = b"USW1", b"USU1"
 _HEAD = struct.Struct(
@@ -63,7 +68,7 @@ def make_discriminator(contract: Contract, home: Home) -> CriticBank:
         critics=1,
         adam=AdamConfig(learning_rate=contract.critics.learning_rate),
     )
-    runtime = CriticBankRuntime(precision=home.precision)
+    runtime = CriticBankOptions(precision=home.precision)
     return CriticBank(config, runtime, None, home.device, home.randomness.generator(home.device))
 
 

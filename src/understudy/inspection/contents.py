@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy.inspection.bounds import at_least, at_most
-from understudy.inspection.changes import Pictures
-from understudy.inspection.findings import Finding, listed, percent
-from understudy.inspection.neighbours import closest, distances, halves
+from understudy.inspection.findings import Finding, at_least, at_most, listed, percent
+from understudy.inspection.images import Pictures, closest, distances, halves
 from understudy.inspection.samples import Samples
 
 RECOGNITION_MARGIN = 0.40

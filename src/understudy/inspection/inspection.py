@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from understudy.errors import InputError
 from understudy.inspection import contents, mixtures, orientation, pixels
-from understudy.inspection.bounds import FALSE_ALARM_RATE
-from understudy.inspection.changes import Change, Pictures, possible_changes
-from understudy.inspection.findings import Finding
+from understudy.inspection.findings import FALSE_ALARM_RATE, Finding
+from understudy.inspection.images import Change, Pictures, possible_changes
 from understudy.inspection.samples import FEWEST, Samples, check_comparable
 
 PRIVATE = (

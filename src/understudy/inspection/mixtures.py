@@ -21,10 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from understudy.inspection.bounds import FALSE_ALARM_RATE, fewer
-from understudy.inspection.changes import Change, Pictures
-from understudy.inspection.findings import Finding, listed, percent
-from understudy.inspection.neighbours import halves
+from understudy.inspection.findings import FALSE_ALARM_RATE, Finding, fewer, listed, percent
+from understudy.inspection.images import Change, Pictures, halves
 
 MARGIN = 0.10
 """The smaller group must hold at least so much of the classes concerned."""

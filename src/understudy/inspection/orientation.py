@@ -15,10 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy.inspection.bounds import at_least, at_most
-from understudy.inspection.changes import Change, Pictures
-from understudy.inspection.findings import Finding, percent
-from understudy.inspection.neighbours import closest, distances, halves
+from understudy.inspection.findings import Finding, at_least, at_most, percent
+from understudy.inspection.images import Change, Pictures, closest, distances, halves
 
 CLASS_MARGIN = 0.25
 """Of the images of one class, of which there are fewer and which differ more between generators."""

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from understudy.errors import InputError
 from understudy.files import write_text
 from understudy.inspection import contents, mixtures, orientation, pixels
-from understudy.inspection.bounds import FALSE_ALARM_RATE
-from understudy.inspection.changes import CHANGES
+from understudy.inspection.findings import FALSE_ALARM_RATE
+from understudy.inspection.images import CHANGES, prototypes
 from understudy.inspection.inspection import Inspection
-from understudy.inspection.prototypes import prototypes
 from understudy.inspection.samples import Samples
 from understudy.report import pictures
 from understudy.report.views import NOTHING

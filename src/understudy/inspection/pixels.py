@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy.inspection.bounds import at_least, mean_radius
-from understudy.inspection.changes import Pictures
-from understudy.inspection.findings import Finding, listed, percent
+from understudy.inspection.findings import Finding, at_least, listed, mean_radius, percent
+from understudy.inspection.images import Pictures
 
 MARGINS = {"brightness": 0.10, "background": 0.15, "contrast": 0.10}
 """How much the mean of a statistic (pixels lie in 0..1) may differ before it is reported."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
 from understudy.errors import InputError
-from understudy.inspection.changes import Pictures, small
+from understudy.inspection.images import Pictures, small
 from understudy.privacy.events import CLASS_MEANS
 from understudy.release.annotated import ANNOTATED
 from understudy.release.release import Release

@@ -2,84 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from understudy.configs import MethodConfig
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.federated.contract import Contract
-from understudy.methods.configuration import MethodConfig, build_config, overlay
+from understudy.methods.config import build_config, overlay
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget, NoBudget
-from understudy.privacy.certificate import ClientLimits, Guarantee
-from understudy.privacy.data_dependent import DataDependentClaim
+from understudy.privacy.certificate import Guarantee
+from understudy.privacy.claims.kept import DataDependentClaim
 from understudy.privacy.events import Event
+from understudy.privacy.plan import Plan
 
 if TYPE_CHECKING:
     from understudy.models.generator import Generator
-    from understudy.training.run import Run
-
-RECORDS_ONLY = "the data have clients, but what is protected is one record, not all records of a client"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run will do, before any data is touched: its decided config, its events and its rough cost."""
-
-    method: str
-    config: MethodConfig
-    domain: Domain
-    budget: Budget
-    events: tuple[Event, ...]
-    epsilon: float
-    steps: int
-    memory_bytes: int
-    seconds: float  # roughly, on two CPU cores
-    seconds_on_gpu: float  # roughly, on one H200
-    remarks: tuple[str, ...] = ()
-    limits: ClientLimits | None = None  # of a federation's clients
-
-    @property
-    def private(self) -> bool:
-        """Whether the run will carry any guarantee; a method without privacy plans no event and an infinite epsilon."""
-        return bool(self.events)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for ``--json`` and ``run.json``."""
-        return {
-            "method": self.method,
-            "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
-            "delta": self.budget.delta if self.private else None,
-            "noise_multiplier": self.config.privacy.noise_multiplier,
-            "steps": self.steps,
-            "memory_bytes": self.memory_bytes,
-            "seconds": self.seconds,
-            "seconds_on_gpu": self.seconds_on_gpu,
-            "events": [event.model_dump(exclude_none=True) for event in self.events],
-            "assumed_public": self.domain.assumed_public(),
-            "config": self.config.model_dump(),
-            "remarks": list(self.remarks),
-        }
-
-
-def remarked(plan: Plan) -> Plan:
-    """The plan with what must be known about its unit and its delta, whatever the method."""
-    if not plan.private or any(event.unit != "record" for event in plan.events):
-        return plan
-    records, found = plan.domain.nominal_records, list(plan.remarks)
-    if plan.domain.nominal_clients is not None:
-        found.append(RECORDS_ONLY)
-    if plan.budget.delta * records >= 1:
-        found.append(
-            f"delta: {plan.budget.delta:g} times {records} records is 1 or more; choose a far smaller delta, since "
-            "delta may mean that a record is exposed outright"
-        )
-    return replace(plan, remarks=tuple(found))
+    from understudy.runs.run import Run
 
 
 class Method(ABC):

@@ -8,20 +8,20 @@ from understudy.errors import InputError
 from understudy.methods.base import Method
 
 _METHODS = {
-    "bdp-gan": "understudy.methods.bdp_gan:BdpGan",
-    "datalens": "understudy.methods.datalens:DataLens",
-    "dp-cgan": "understudy.methods.dp_cgan:DpCgan",
-    "dp-hp": "understudy.methods.dp_hp:DpHp",
-    "dp-merf": "understudy.methods.dp_merf:DpMerf",
-    "dp-merf-ae": "understudy.methods.dp_merf_ae:DpMerfAe",
-    "dp-sinkhorn": "understudy.methods.dp_sinkhorn:DpSinkhorn",
-    "dpgan": "understudy.methods.dpgan:DpGan",
-    "g-pate": "understudy.methods.g_pate:GPate",
-    "fedavg-gan": "understudy.methods.fedavg_gan:FedAvgGan",
-    "gan": "understudy.methods.gan:Gan",
-    "gs-wgan": "understudy.methods.gs_wgan:GsWgan",
-    "gs-wgan-federated": "understudy.methods.gs_wgan_federated:GsWganFederated",
-    "pate-gan": "understudy.methods.pate_gan:PateGan",
+    "bdp-gan": "understudy.methods.adversarial.bdp_gan:BdpGan",
+    "datalens": "understudy.methods.teachers.datalens:DataLens",
+    "dp-cgan": "understudy.methods.adversarial.dp_cgan:DpCgan",
+    "dp-hp": "understudy.methods.embedding.dp_hp:DpHp",
+    "dp-merf": "understudy.methods.embedding.dp_merf:DpMerf",
+    "dp-merf-ae": "understudy.methods.embedding.dp_merf_ae:DpMerfAe",
+    "dp-sinkhorn": "understudy.methods.transport.dp_sinkhorn:DpSinkhorn",
+    "dpgan": "understudy.methods.adversarial.dpgan:DpGan",
+    "g-pate": "understudy.methods.teachers.g_pate:GPate",
+    "fedavg-gan": "understudy.federated.fedavg_gan:FedAvgGan",
+    "gan": "understudy.methods.adversarial.gan:Gan",
+    "gs-wgan": "understudy.methods.critics.gs_wgan:GsWgan",
+    "gs-wgan-federated": "understudy.federated.gs_wgan:GsWganFederated",
+    "pate-gan": "understudy.methods.teachers.pate_gan:PateGan",
 }
 
 

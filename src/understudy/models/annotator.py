@@ -1,8 +1,11 @@
-"""The annotator: a small classifier without batch statistics, so that it can be trained example by example."""
+"""The annotator, a small classifier without batch statistics, and the generator whose images it names."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
+
+from understudy.models.generator import AnnotatedGeneratorConfig, Generator, GeneratorConfig, build_generator
 
 
 class Annotator(nn.Module):
@@ -30,3 +33,67 @@ class Annotator(nn.Module):
         """Logits (N, classes)."""
         logits: Tensor = self.layers(2 * images - 1)
         return logits
+
+
+_DRAWS = 2000  # images at a time
+_MOST_ROUNDS = 50  # then a class that never came up gets the images that resemble it most
+
+
+class AnnotatedGenerator(Generator):
+    """Draws images without labels until enough of each wanted class have come up.
+
+    An image belongs to the class that the classifier finds most likely. A class that hardly ever comes up is filled
+    with the drawn images for which it was most likely, so sampling always ends.
+    """
+
+    def __init__(self, config: GeneratorConfig) -> None:
+        super().__init__(config)
+        assert isinstance(config, AnnotatedGeneratorConfig)
+        self.base = build_generator(config.base)
+        self.annotator = Annotator(config.shape, config.classes or 1, config.width)
+
+    def forward(self, latent: Tensor, labels: Tensor) -> Tensor:
+        """Raw images of the generator without labels; ``labels`` cannot steer it."""
+        images: Tensor = self.base(latent, torch.zeros_like(labels))
+        return images
+
+    def pixels(self, raw: Tensor) -> Tensor:
+        """Raw output as pixel values in [0, 1]."""
+        return self.base.pixels(raw)
+
+    @torch.no_grad()
+    def annotate(self, images: Tensor) -> Tensor:
+        """Log-probabilities (N, classes) of 8-bit images (N, C, H, W)."""
+        pieces = [self.annotator(chunk.float() / 255).log_softmax(dim=1) for chunk in images.split(_DRAWS)]
+        return torch.cat(pieces) if pieces else torch.empty((0, self.config.classes or 1))
+
+    @torch.no_grad()
+    def sample(self, labels: Tensor, generator: torch.Generator, temperature: float = 1.0) -> Tensor:
+        """One 8-bit image for each label, by rejection; the classes of the images follow the asked labels."""
+        result = torch.empty((len(labels), *self.config.shape), dtype=torch.uint8, device=labels.device)
+        waiting = {int(label): (labels == label).nonzero()[:, 0] for label in labels.unique()}
+        for round_number in range(_MOST_ROUNDS):
+            if not waiting:
+                break
+            images = self.draw(_DRAWS, generator, temperature)
+            scores = self.annotate(images)
+            last = round_number == _MOST_ROUNDS - 1
+            for label, places in list(waiting.items()):
+                fitting = self._fitting(scores, label, len(places), last)
+                result[places[: len(fitting)]] = images[fitting]
+                waiting[label] = places[len(fitting) :]
+            waiting = {label: places for label, places in waiting.items() if len(places)}
+        return result
+
+    @torch.no_grad()
+    def draw(self, count: int, generator: torch.Generator, temperature: float = 1.0) -> Tensor:
+        """8-bit images without any choice of class."""
+        nothing = torch.zeros(count, dtype=torch.long, device=generator.device)
+        return self.base.sample(nothing, generator, temperature)
+
+    def _fitting(self, scores: Tensor, label: int, wanted: int, last: bool) -> Tensor:
+        """Numbers of images of that class, at most as many as wanted; in the last round the likeliest, repeated."""
+        if not last:
+            return (scores.argmax(dim=1) == label).nonzero()[:wanted, 0]
+        likeliest = scores[:, label].argsort(descending=True)[: max(1, len(scores) // 20)]
+        return likeliest.repeat(-(-wanted // len(likeliest)))[:wanted]

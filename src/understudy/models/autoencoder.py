@@ -1,4 +1,4 @@
-"""A small convolutional auto-encoder without batch statistics; its codes lie in the unit ball."""
+"""A small convolutional auto-encoder without batch statistics, and the generator that draws codes for its decoder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from understudy.models.generator import Generator
+from understudy.models.dcgan_generator import DcganGenerator
+from understudy.models.generator import Generator, GeneratorConfig
 
 
 def into_unit_ball(values: Tensor) -> Tensor:
@@ -52,3 +53,33 @@ class Autoencoder(nn.Module):
 def reconstruction_losses(raw: Tensor, images: Tensor) -> Tensor:
     """The binary cross-entropy (N,) of each reconstruction, averaged over its pixels."""
     return binary_cross_entropy_with_logits(raw, images.float(), reduction="none").flatten(1).mean(dim=1)
+
+
+_HIDDEN = 128
+
+
+class DecoderGenerator(Generator):
+    """Latent values and label -> three linear layers -> a code of norm below one -> the DCGAN network.
+
+    A code has as many numbers as there are latent values.
+    """
+
+    def __init__(self, config: GeneratorConfig) -> None:
+        super().__init__(config)
+        self.mapper = nn.Sequential(
+            nn.Linear(config.input_size, _HIDDEN),
+            nn.LeakyReLU(0.2),
+            nn.Linear(_HIDDEN, _HIDDEN),
+            nn.LeakyReLU(0.2),
+            nn.Linear(_HIDDEN, config.latent),
+        )
+        self.decoder = DcganGenerator(config.model_copy(update={"classes": None, "label_weights": None}))
+
+    def code(self, latent: Tensor, labels: Tensor) -> Tensor:
+        """Codes (N, latent) of norm below one."""
+        return into_unit_ball(self.mapper(self.condition(latent, labels)))
+
+    def forward(self, latent: Tensor, labels: Tensor) -> Tensor:
+        """Raw images (N, C, H, W)."""
+        raw: Tensor = self.decoder(self.code(latent, labels), labels)
+        return raw

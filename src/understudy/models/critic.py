@@ -1,6 +1,6 @@
 """The GS-WGAN critic: three 5x5 stride-2 convolutions, a linear head and a label projection, all spectrally normalised.
 
-This is the readable form, one critic as one module. The critic bank (``training/critic_bank.py``) trains many of them
+This is the readable form, one critic as one module. The critic bank (``engines/critics/bank.py``) trains many of them
 side by side with the same numbers; the tests hold the two together.
 """
 

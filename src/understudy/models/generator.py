@@ -109,12 +109,12 @@ class AnnotatedGeneratorConfig(GeneratorConfig):
 
 def build_generator(config: GeneratorConfig) -> Generator:
     """The network that a config describes, freshly initialised."""
-    from understudy.models.annotated_generator import AnnotatedGenerator
+    from understudy.models.annotator import AnnotatedGenerator
+    from understudy.models.autoencoder import DecoderGenerator
     from understudy.models.dcgan_generator import DcganGenerator
-    from understudy.models.decoder_generator import DecoderGenerator
-    from understudy.models.dpgan_generator import DpganGenerator
+    from understudy.models.dpgan import DpganGenerator
     from understudy.models.resnet_generator import ResnetGenerator
-    from understudy.models.selu_generator import SeluGenerator
+    from understudy.models.selu import SeluGenerator
 
     kinds: dict[str, type[Generator]] = {
         "annotated": AnnotatedGenerator,

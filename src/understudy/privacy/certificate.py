@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from understudy.errors import InputError
-from understudy.files import decode_json
+from understudy.files import read_json
 from understudy.privacy.audits import AuditRecord
-from understudy.privacy.bayesian_claim import BayesianClaim
+from understudy.privacy.claims.bayesian_claim import BayesianClaim
 from understudy.privacy.events import Event
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -141,24 +140,3 @@ def parse_certificate(raw: object) -> Certificate:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "value"
         raise InputError(f"certificate: {where}: {first['msg']}; the certificate is not valid (schema 1)") from None
-
-
-def read_json(path: Path, what: str) -> Any:
-    """Decode a JSON file of reasonable size."""
-    try:
-        if path.stat().st_size > _MAXIMUM_BYTES:
-            raise InputError(f"{what}: {path} is larger than {_MAXIMUM_BYTES} bytes; it is not a {what}")
-        return decode_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{what}: {path} cannot be read ({error.strerror}); is this a release folder?") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{what}: {path} is not valid JSON; the file is damaged") from None
-
-
-def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(2**20):
-            digest.update(piece)
-    return digest.hexdigest()

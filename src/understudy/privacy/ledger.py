@@ -26,6 +26,7 @@ from understudy.privacy.events import Event
 if TYPE_CHECKING:
     from torch import Tensor
 
+
 _START = "understudy-ledger-1"
 
 

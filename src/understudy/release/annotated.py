@@ -12,20 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from understudy.configs import MethodConfig, PrivacyConfig
 from understudy.data.domain import Domain
-from understudy.data.samplers import sampling_rate
+from understudy.data.sampling import sampling_rate
 from understudy.errors import BudgetError, InputError
-from understudy.methods.base import RECORDS_ONLY, Plan
-from understudy.methods.configuration import MethodConfig, PrivacyConfig, build_config
+from understudy.methods.config import build_config
 from understudy.methods.registry import get_method, method_names
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import Certificate
 from understudy.privacy.events import Event, PoissonSampling
+from understudy.privacy.plan import RECORDS_ONLY, Plan
 
 if TYPE_CHECKING:
     from understudy.release.config import ReleaseConfig
     from understudy.release.release import Release
+
 
 ANNOTATED = "annotated"
 PURPOSE = "the annotator's gradients"
@@ -42,7 +44,7 @@ class AnnotatorPrivacy(PrivacyConfig):
     clip: _Positive = 1.0
 
 
-class AnnotatorSettings(BaseModel):
+class AnnotatorMethodConfig(BaseModel):
     """The classifier; none of it changes epsilon."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -54,7 +56,7 @@ class AnnotatorConfig(MethodConfig):
     """The config of ``understudy annotate``."""
 
     privacy: AnnotatorPrivacy = AnnotatorPrivacy()
-    method: AnnotatorSettings = AnnotatorSettings()
+    method: AnnotatorMethodConfig = AnnotatorMethodConfig()
 
 
 def plan_annotation(config: AnnotatorConfig, domain: Domain, base: Certificate, budget: Budget) -> Plan:

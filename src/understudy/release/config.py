@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from understudy.data.domain import Domain
 from understudy.errors import InputError
+from understudy.files import read_json
 from understudy.models.generator import AnnotatedGeneratorConfig, GeneratorConfig
-from understudy.privacy.certificate import read_json
 
 
 class ReleaseConfig(BaseModel):

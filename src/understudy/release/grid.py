@@ -12,6 +12,7 @@ from PIL import Image
 if TYPE_CHECKING:
     from understudy.release.release import Release
 
+
 _COLUMNS = 10
 _MOST_ROWS = 20
 _SMALLEST_TILE = 48

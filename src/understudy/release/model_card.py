@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
-from understudy.privacy.bayesian_claim import claim_in_words
-from understudy.privacy.randomness import OS_ENTROPY
-from understudy.release.meaning import against, attack_bound, by_viewer, claim, event_in_words, in_words
+from understudy.privacy.claims.bayesian_claim import claim_in_words
+from understudy.privacy.meaning import against, attack_bound, by_viewer, claim, event_in_words, in_words
+from understudy.privacy.randomness.streams import OS_ENTROPY
 
 if TYPE_CHECKING:
     from understudy.release.release import Release
+
 
 _USE = """\
 ## Use it

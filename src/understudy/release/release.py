@@ -18,7 +18,7 @@ from understudy.errors import InputError
 from understudy.files import write_bytes, write_text
 from understudy.models.generator import Generator
 from understudy.privacy.certificate import Certificate, parse_certificate, read_certificate
-from understudy.privacy.randomness import OS_ENTROPY, Randomness
+from understudy.privacy.randomness.streams import OS_ENTROPY, Randomness
 from understudy.release import folders
 from understudy.release.config import ReleaseConfig, make_config, read_config
 from understudy.release.weights import generator_from_bytes, read_weights, sha256, weights_to_bytes

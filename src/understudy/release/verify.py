@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from understudy.errors import InputError, UnderstudyError
+from understudy.files import file_sha256
 from understudy.privacy import accounting, viewers
-from understudy.privacy.certificate import Certificate, Guarantee, file_sha256, read_certificate
+from understudy.privacy.certificate import Certificate, Guarantee, read_certificate
 from understudy.privacy.events import Event
+from understudy.privacy.meaning import event_in_words
 from understudy.release import folders
 from understudy.release.annotated import declared_domains
-from understudy.release.audit_checks import check_audits
-from understudy.release.bayesian_checks import check_data_dependent
-from understudy.release.meaning import event_in_words
-from understudy.release.verify_plan import compare_plan
+from understudy.release.checks import check_audits, check_data_dependent, compare_plan
 
 _BY_CHECK = {
     "plan": "the events are those that the released config plans",
@@ -192,7 +191,7 @@ def _load_and_compare(place: Path, certificate: Certificate) -> None:
 
 
 def _check_randomness(certificate: Certificate) -> Check:
-    from understudy.privacy.randomness import OS_ENTROPY
+    from understudy.privacy.randomness.streams import OS_ENTROPY
 
     if certificate.randomness == OS_ENTROPY:
         return Check("randomness", True, "drawn from the operating system")

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from understudy.release.meaning import AttackBound
+from understudy.privacy.meaning import AttackBound
 
 INK, FAINT, ALARM = "#1d2a33", "#8b979e", "#a8321f"
 SERIES = ("#0b6b63", "#b05c0b", "#4a5d94", "#86517a", "#66752b", "#7a6a58")

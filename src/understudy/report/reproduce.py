@@ -10,7 +10,7 @@ from typing import Any
 from understudy.data.catalog import is_known, known_set
 from understudy.data.domain import Domain
 from understudy.errors import InputError
-from understudy.methods.configuration import build_config
+from understudy.methods.config import build_config
 from understudy.methods.registry import get_method
 
 PLACEHOLDER = "YOUR-DATA"

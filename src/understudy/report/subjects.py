@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from understudy.data.domain import Domain
 from understudy.errors import InputError
-from understudy.privacy.certificate import read_json
-from understudy.privacy.data_dependent import DataDependentClaim, kept_claims
+from understudy.files import read_json
+from understudy.privacy.claims.kept import DataDependentClaim, kept_claims
 from understudy.release.folders import find_release
 from understudy.release.grid import class_rows
 from understudy.release.release import Release, load

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from understudy.errors import InputError
-from understudy.evaluate.curves import CERTIFIED, Curve, Point
-from understudy.evaluate.spending import Total
-from understudy.privacy.certificate import read_json
+from understudy.experiments.curves import CERTIFIED, Curve, Point
+from understudy.experiments.total import Total
+from understudy.files import read_json
 from understudy.report import charts
 from understudy.report.subjects import name_of
 from understudy.report.views import NOTHING, STAMP

@@ -4,6 +4,8 @@
 half a percent of the truth; ``renyi`` is a looser check on both. No torch here: a certificate can be verified without.
 """
 
+from __future__ import annotations
+
 from understudy.privacy.accounting.calibration import calibrate
 from understudy.privacy.accounting.figures import certified_epsilon, delta, describe, epsilon
 

@@ -1,0 +1,211 @@
+"""Bugs around critics, routing, federations, runs and releases."""
+
+from __future__ import annotations
+
+from .planting import Bug, bug
+
+BANK, PANEL, GS_WGAN = "engines/critics/bank.py", "engines/critics/panel.py", "methods/critics/gs_wgan.py"
+WORKFLOW, CLIENT, FLEET = "workflow.py", "federated/client.py", "federated/fleet.py"
+_CONFORMANCE = "tests/methods/test_conformance.py"
+_TURNS = "tests/methods/critics/test_routed_turns.py"
+_BANK_TESTS = "tests/engines/critics/test_bank.py"
+_TURN = (
+    "    panel.train_scheduled(drawn.pool)\n"
+    "    return drawn, panel.answer(drawn.pool, panel.draw_routing(settings.queries_per_step))\n"
+)
+
+BUGS: tuple[Bug, ...] = (
+    bug(
+        "a query that moves spectral-norm state",
+        BANK,
+        "        stacked.set_images(images)\n        return stacked, ",
+        "        stacked.set_images(images)\n"
+        "        self.vectors[index] = torch.cat(estimate(self.layout, flat, vectors, training=True).left, 1)\n"
+        "        return stacked, ",
+        f"{_BANK_TESTS}::test_queries_change_no_byte_and_training_after_them_is_the_same",
+    ),
+    bug(
+        "answers in grouped instead of query order",
+        PANEL,
+        "        return self.bank.query(pool.images, pool.labels, routing).flatten(1)\n",
+        "        order = routing.argsort(stable=True)\n"
+        "        labels = None if pool.labels is None else pool.labels[order]\n"
+        "        return self.bank.query(pool.images[order], labels, routing[order]).flatten(1)\n",
+        f"{_TURNS}::test_answers_come_in_the_order_of_the_images",
+    ),
+    bug(
+        "a gradient scaler shared by critics",
+        BANK,
+        "        self._adam(rows, gradients)\n",
+        "        self._adam(rows, gradients / gradients.norm().clamp(min=1e-3))\n",
+        f"{_BANK_TESTS}::test_one_image_changes_one_critic_and_no_bit_of_the_others",
+    ),
+    bug(
+        "training on routed images",
+        GS_WGAN,
+        _TURN,
+        "    routing = panel.draw_routing(settings.queries_per_step)\n"
+        "    shown = routing.argsort()[: settings.queries_per_step // 2]\n"
+        "    labels = None if drawn.pool.labels is None else drawn.pool.labels[shown]\n"
+        "    panel.train_scheduled(type(drawn.pool)(drawn.pool.images[shown], labels))\n"
+        "    return drawn, panel.answer(drawn.pool, routing)\n",
+        f"{_TURNS}::test_no_critic_learns_anything_from_the_routing",
+    ),
+    bug(
+        "critic updated when drawn",
+        GS_WGAN,
+        _TURN,
+        "    routing = panel.draw_routing(settings.queries_per_step)\n"
+        "    panel.train(sorted(set(routing.tolist())), drawn.pool)\n"
+        "    return drawn, panel.answer(drawn.pool, routing)\n",
+        f"{_TURNS}::test_no_critic_learns_anything_from_the_routing",
+    ),
+    bug(
+        "shared draw accounted as independent",
+        GS_WGAN,
+        _TURN,
+        "    panel.train_scheduled(drawn.pool)\n"
+        "    return drawn, panel.answer(drawn.pool, panel.draw_routing(1).expand(settings.queries_per_step))\n",
+        f"{_TURNS}::test_every_image_has_a_draw_of_its_own",
+    ),
+    bug(
+        "routing over the scheduled instead of all critics",
+        PANEL,
+        "        drawn = uniform_integers(count, self.subsets, self._randomness.bits)\n",
+        "        drawn = uniform_integers(count, min(self.subsets, self.settings.per_step), self._randomness.bits)\n",
+        "tests/methods/critics/test_gs_wgan.py::TestRouting::test_each_query_is_routed_uniformly_over_all_critics",
+    ),
+    bug(
+        "routing over some instead of all clients",
+        "federated/routing.py",
+        "uniform_integers(self.limits.queries, self.limits.clients, self._bits)",
+        "uniform_integers(self.limits.queries, max(1, self.limits.clients - 1), self._bits)",
+        "tests/federated/test_routing.py::test_queries_go_to_all_enrolled_clients_alike",
+    ),
+    bug(
+        "records dealt out in equal parts",
+        "data/partition.py",
+        "        return cls(uniform_integers(units, subsets, bits)[unit_of_record], subsets, unit)\n",
+        "        order = np.argsort(uniform_integers(units, 2**32, bits), kind='stable')\n"
+        "        return cls((order % subsets)[unit_of_record], subsets, unit)\n",
+        "tests/statistical/test_partition.py::test_records_follow_the_law",
+    ),
+    bug(
+        "BatchNorm in a critic",
+        "models/dpgan.py",
+        "        self.head = nn.Conv2d(channels[-1], 1, sizes[-1])\n",
+        "        self.layers.append(nn.BatchNorm2d(channels[-1]))\n"
+        "        self.head = nn.Conv2d(channels[-1], 1, sizes[-1])\n",
+        f"{_CONFORMANCE}::test_it_spends_what_it_planned_within_the_budget[labelled-dpgan]",
+    ),
+    bug(
+        "a lost answer dropped",
+        FLEET,
+        "        self._check_alive(expected)\n        return torch.from_numpy(rows_dp)\n",
+        "        for client in expected:\n"
+        "            rows_dp[asked.routed.queries_of(client)] = 0\n"
+        "        self._check_alive(expected)\n        return torch.from_numpy(rows_dp)\n",
+        "tests/federated/test_fleet.py::test_an_answer_that_does_not_count_is_zero_plus_full_noise_and_the_rest_goes_on",
+    ),
+    bug(
+        "same seed for two clients",
+        CLIENT,
+        "        self._mechanism = self._open_ledger(randomness or Randomness())\n",
+        "        self._mechanism = self._open_ledger(randomness or Randomness(contract.limits.clients))\n",
+        "tests/federated/test_own_noise.py::test_two_clients_never_share_their_noise",
+    ),
+    bug(
+        "a repeated question answered with fresh noise",
+        CLIENT,
+        "        if self._answered_before(question.round):\n",
+        "        if False:\n",
+        "tests/federated/test_client.py",
+    ),
+    bug(
+        "the nominal size checked against the true one",
+        WORKFLOW,
+        "    device = choose_device(plan.config.runtime.device)\n    check_memory(",
+        "    if len(data) > data.domain.nominal_records:\n"
+        "        raise InputError('records: more than were declared; declare more')\n"
+        "    device = choose_device(plan.config.runtime.device)\n    check_memory(",
+        f"{_CONFORMANCE}::test_the_declared_number_of_records_is_never_compared_with_the_true_one[20-dp-merf]",
+    ),
+    bug(
+        "a sampling rate from the true number of records",
+        "engines/dpsgd/step.py",
+        "    rate = sampling_rate(settings.batch, run.data.domain.nominal_records)\n",
+        "    rate = sampling_rate(min(settings.batch, len(run.data)), len(run.data))\n",
+        f"{_CONFORMANCE}::test_the_declared_number_of_records_is_never_compared_with_the_true_one[20-dpgan]",
+    ),
+    bug(
+        "ledger reset on resume",
+        WORKFLOW,
+        '        ledger = Ledger.open(folder / "ledger.jsonl")\n        ledger.note("resumed")\n',
+        '        (folder / "ledger.jsonl").unlink()\n'
+        '        ledger = Ledger.create(folder / "ledger.jsonl")\n        ledger.note("resumed")\n',
+        f"{_CONFORMANCE}::test_an_interrupted_run_resumes_to_the_end_at_the_planned_price_with_fresh_noise[dpgan]",
+    ),
+    bug(
+        "T+1 steps",
+        "runs/loop.py",
+        "        while step < total:\n",
+        "        while step < total + (self._start == 0):\n",
+        f"{_CONFORMANCE}::test_progress_shows_values_that_were_declared_public_and_no_others[labelled-dp-merf]",
+    ),
+    bug(
+        "real images in the progress of a run",
+        "runs/run.py",
+        '        line = {"step": step, "seconds": round(progress.seconds, 3), **values}\n',
+        '        line = {"step": step, "seconds": round(progress.seconds, 3), **values}\n'
+        '        line["example"] = self.data.images[:1].tolist()\n',
+        f"{_CONFORMANCE}::test_progress_shows_values_that_were_declared_public_and_no_others[labelled-dp-merf]",
+    ),
+    bug(
+        "real images in the pictures of a release",
+        WORKFLOW,
+        "    return _release(run.folder, description, run.ledger, generator, run.reason)\n",
+        "    done = _release(run.folder, description, run.ledger, generator, run.reason)\n"
+        "    from PIL import Image\n\n"
+        '    Image.fromarray(run.data.images[0, 0]).save(run.folder / "release" / "samples.png")\n'
+        "    return done\n",
+        f"{_CONFORMANCE}::test_the_sample_grid_of_a_release_is_made_of_generated_images[dp-merf]",
+    ),
+    bug(
+        "label histogram taken from the data",
+        "engines/embedding/means.py",
+        "    return NoisyMeans.from_total(total_dp, embedding.size_share, run.plan.domain.nominal_records)\n",
+        "    means = NoisyMeans.from_total(total_dp, embedding.size_share, run.plan.domain.nominal_records)\n"
+        "    if run.data.labels is None:\n"
+        "        return means\n"
+        "    counts = torch.bincount(torch.from_numpy(run.data.labels), minlength=len(total_dp)).float()\n"
+        "    return NoisyMeans(means.means_dp, counts / counts.sum().clamp(min=1))\n",
+        "tests/methods/test_replay.py::test_neighbours_with_the_same_sanitized_values_run_alike[dp-merf]",
+    ),
+    bug(
+        "critics in the release",
+        WORKFLOW,
+        '    release.save(folder / "release", allow_seeded=True, without_guarantee=True)\n',
+        '    release.save(folder / "release", allow_seeded=True, without_guarantee=True)\n'
+        "    import shutil\n\n"
+        '    for kept in (folder / "private").glob("checkpoint-*"):\n'
+        '        shutil.copy(kept, folder / "release" / kept.name)\n',
+        f"{_CONFORMANCE}::test_its_release_verifies_and_holds_the_allowed_files_only[labelled-gs-wgan]",
+    ),
+    bug(
+        "a learning rate that follows private gradients",
+        "engines/dpsgd/step.py",
+        "        self._optimizer.step(update_dp / (2 * self._settings.batch))\n",
+        "        self._optimizer.step(update_dp / (2 * self._settings.batch) / (1e-3 + float(self._total.norm())))\n",
+        "tests/methods/test_replay.py::test_neighbours_with_the_same_sanitized_values_run_alike[dpgan]",
+    ),
+    bug(
+        "an early stop that follows the true number of records",
+        GS_WGAN,
+        "            drawn, rows_private = turn(player, panel, config.method)\n",
+        "            drawn, rows_private = turn(player, panel, config.method)\n"
+        "            if len(run.data) % 2:\n"
+        "                progress.save(step)\n"
+        "                break\n",
+        "tests/methods/test_replay.py::test_neighbours_with_the_same_sanitized_values_run_alike[gs-wgan]",
+    ),
+)

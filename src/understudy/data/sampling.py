@@ -1,0 +1,101 @@
+"""Exact random draws, and the public rate of Poisson sampling."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from understudy.data.dataset import ImageDataset, Unit
+from understudy.errors import InputError
+
+Bits = Callable[[int], bytes]  # bits(n) returns n uniformly random bytes; os.urandom is the default everywhere
+
+_BASE = 2**32
+
+
+def uniform_integers(count: int, bound: int, bits: Bits) -> NDArray[np.int64]:
+    """``count`` independent integers, each exactly uniform on 0..bound-1, by rejection."""
+    if not 1 <= bound <= _BASE:
+        raise ValueError(f"bound: {bound} does not lie in 1..{_BASE}")
+    accepted_below = _BASE - _BASE % bound
+    drawn = np.empty(count, dtype=np.int64)
+    waiting = np.arange(count)
+    while waiting.size:
+        words = _words(waiting.size, bits)
+        fine = words < accepted_below
+        drawn[waiting[fine]] = words[fine] % bound
+        waiting = waiting[~fine]
+    return drawn
+
+
+def coin_flips(count: int, rate: float, bits: Bits) -> NDArray[np.bool_]:
+    """``count`` independent flips, each true with probability exactly ``rate``.
+
+    A flip compares a uniform real number with ``rate``, digit by digit in base 2**32; further digits are drawn only
+    while all digits so far are equal. So no rounding of ``rate`` (a float is a fraction) and no float keys.
+    """
+    if not 0 <= rate <= 1:
+        raise ValueError(f"rate: {rate} does not lie in 0..1")
+    if rate == 1:
+        return np.ones(count, dtype=np.bool_)
+    flips = np.zeros(count, dtype=np.bool_)
+    undecided = np.arange(count)
+    remainder = Fraction(rate)
+    while undecided.size and remainder:
+        digit, remainder = divmod(remainder * _BASE, 1)
+        words = _words(undecided.size, bits)
+        flips[undecided[words < int(digit)]] = True
+        undecided = undecided[words == int(digit)]
+    return flips
+
+
+def _words(count: int, bits: Bits) -> NDArray[np.int64]:
+    """``count`` uniform integers in 0..2**32-1."""
+    return np.frombuffer(bits(4 * count), dtype="<u4").astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class PoissonSampler:
+    """Draws batches in which each unit occurs independently with probability exactly ``rate``.
+
+    Privacy: amplification by Poisson sampling (adjacency add-remove) holds for this law only, not for shuffled epochs
+    or batches of fixed size. ``rate`` comes from declared numbers. A batch, its size and its being empty are private:
+    divide by the expected size, never by the drawn one. An empty batch is a valid batch.
+    """
+
+    unit_of_record: NDArray[np.int64] = field(repr=False)
+    rate: float
+    bits: Bits = field(default=os.urandom, repr=False)
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.rate) and 0 < self.rate <= 1):
+            raise InputError(f"rate: {self.rate} does not lie in 0..1; pass a sampling rate such as 0.01")
+
+    @classmethod
+    def of(
+        cls, data: ImageDataset, expected_batch: float, *, unit: Unit = "record", bits: Bits = os.urandom
+    ) -> PoissonSampler:
+        """A sampler with rate ``expected_batch`` over the declared number of units."""
+        return cls(data.unit_of_record(unit), sampling_rate(expected_batch, data.nominal_units(unit)), bits)
+
+    def draw(self) -> NDArray[np.int64]:
+        """The records of one batch, in order; all records of a unit or none. Privacy: private."""
+        units = int(self.unit_of_record.max()) + 1 if self.unit_of_record.size else 0
+        taken = coin_flips(units, self.rate, self.bits)
+        return np.flatnonzero(taken[self.unit_of_record]).astype(np.int64)
+
+
+def sampling_rate(expected_batch: float, nominal_units: int) -> float:
+    """The public rate of a batch of that expected size; what the event of the mechanism must carry."""
+    if not (math.isfinite(expected_batch) and 0 < expected_batch <= nominal_units):
+        raise InputError(
+            f"batch: an expected size of {expected_batch} out of {nominal_units} nominal units;"
+            f" pass a positive size of at most {nominal_units}"
+        )
+    return expected_batch / nominal_units

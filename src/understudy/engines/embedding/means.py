@@ -1,0 +1,147 @@
+"""Mean embeddings: a class-wise sum of features, released once with noise, and a generator fitted to it.
+
+An image x has public features phi(x) of norm at most one. The usual ones are random Fourier features: with random
+frequencies w_1..w_F, drawn without looking at the data,
+
+    phi(x) = [cos(w_1 x), ..., cos(w_F x), sin(w_1 x), ..., sin(w_F x)] / sqrt(F),        |phi(x)| = 1.
+
+The data are read once, for the class-wise sum  S = sum_i e(y_i) (x) [sqrt(1-a) phi(x_i), sqrt(a)], to which Gaussian
+noise is added. The constant last feature makes the noisy class sizes a part of the same release. Everything after it is
+post-processing. Methods with features of other kinds share the release and the fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from understudy.engines.config import EmbeddingConfig
+from understudy.engines.records import load_batch
+from understudy.files import read_tensors, write_tensors
+from understudy.privacy.events import Event
+from understudy.privacy.mechanisms import GaussianSum
+from understudy.runs.run import Run
+
+
+class Features(Protocol):
+    """Public features of images; ``size_share`` is the square of the constant last one, which counts records."""
+
+    @property
+    def size_share(self) -> float:
+        """The part of a record's squared norm that counts its class."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """How many features there are, the constant one included."""
+        ...
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Features (N, count) of images (N, C, H, W), each row computed from its own image and of norm at most one."""
+        ...
+
+
+class Embedding:
+    """Random Fourier features with public frequencies; the constant last feature counts records."""
+
+    def __init__(self, frequencies: Tensor, size_share: float) -> None:
+        self.frequencies, self.size_share = frequencies, size_share
+
+    @classmethod
+    def of_run(cls, run: Run, settings: EmbeddingConfig) -> Embedding:
+        """Frequencies of this run: drawn without the data and kept, because the noisy embedding belongs to them."""
+        path = run.private / "frequencies.safetensors"
+        if not path.exists():
+            write_tensors(path, {"frequencies": _draw_frequencies(run, settings)})
+        return cls(read_tensors(path)[0]["frequencies"].to(run.device), settings.size_share)
+
+    @property
+    def count(self) -> int:
+        """Cosines, sines and the constant one."""
+        return 2 * self.frequencies.shape[1] + 1
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Unit-norm features (N, 2F + 1) of images (N, C, H, W) in [0, 1]."""
+        phase = images.flatten(1) @ self.frequencies
+        scale = ((1 - self.size_share) / self.frequencies.shape[1]) ** 0.5
+        size = torch.full((len(images), 1), self.size_share**0.5, device=images.device)
+        return torch.cat([phase.cos() * scale, phase.sin() * scale, size], dim=1)
+
+
+@dataclass(frozen=True)
+class NoisyMeans:
+    """What the release says: the mean embedding of each class (classes, count - 1) and its share of the records."""
+
+    means_dp: Tensor
+    shares_dp: Tensor
+
+    @classmethod
+    def from_total(cls, total_dp: Tensor, size_share: float, nominal_records: int) -> NoisyMeans:
+        """Divide the noisy sums by the noisy class sizes; a class with hardly any record is taken as 1 % of its due."""
+        smallest = 0.01 * nominal_records / len(total_dp)
+        sizes_dp = (total_dp[:, -1] / size_share**0.5).clamp(min=smallest)
+        return cls((total_dp[:, :-1] / sizes_dp[:, None]).float(), (sizes_dp / sizes_dp.sum()).float())
+
+    def label_weights(self) -> tuple[float, ...]:
+        """The shares as the released generator's law of labels."""
+        return tuple(round(float(share), 6) for share in self.shares_dp)
+
+
+def release_means(run: Run, embedding: Features, event: Event) -> NoisyMeans:
+    """The one private read: the noisy class-wise sum of embeddings.
+
+    Privacy: a record adds one row of norm at most C = 1 to one class (add-remove, sensitivity C); one Gaussian event,
+    no sampling, recorded before the sum is used. The sum is divided by noisy sizes, never by a private count.
+    """
+    mechanism = GaussianSum(run.ledger, run.randomness, clip=1.0, event=event)
+    micro_batch = run.plan.config.runtime.micro_batch
+
+    def compute_total() -> Tensor:
+        total = torch.zeros(run.plan.domain.classes or 1, embedding.count, dtype=torch.float64, device=run.device)
+        for start in range(0, len(run.data), micro_batch):
+            images_private, labels_private = load_batch(run.data, slice(start, start + micro_batch), run.device)
+            mechanism.accumulate(total, embedding(images_private), labels_private)
+        mechanism.check_finite()
+        return total
+
+    total_dp = mechanism.release_once(compute_total, run.private / "embedding.safetensors").to(run.device)
+    return NoisyMeans.from_total(total_dp, embedding.size_share, run.plan.domain.nominal_records)
+
+
+def distance(images: Tensor, labels: Tensor, embedding: Features, target: NoisyMeans) -> Tensor:
+    """Squared distance of class-wise mean embeddings between labelled images and the target, weighted by class.
+
+    The squared norm of a mean over few images is too large, since each image meets itself in it; that would reward the
+    images of a class for being alike. The unbiased value is (n |mean|^2 - mean of |phi|^2) / (n - 1).
+    """
+    members = torch.nn.functional.one_hot(labels, len(target.means_dp)).to(images.dtype)
+    sizes = members.sum(dim=0)
+    features = embedding(images)[:, :-1]
+    means = (members.T @ features) / sizes.clamp(min=1)[:, None]
+    own = (members.T @ features.square().sum(dim=1)) / sizes.clamp(min=1)
+    norms = (sizes * means.square().sum(dim=1) - own) / (sizes - 1).clamp(min=1)
+    cross = (means * target.means_dp).sum(dim=1)
+    squares = norms - 2 * cross + target.means_dp.square().sum(dim=1)
+    return (target.shares_dp * squares).sum()
+
+
+def slopes(images: Tensor, labels: Tensor, embedding: Features, target: NoisyMeans) -> Tensor:
+    """Where each image should move to bring the class means closer: the gradient of N * distance for each of N images.
+
+    Privacy: post-processing of the released means; it may be used in every step of a training at no further cost.
+    """
+    images = images.detach().requires_grad_()
+    return torch.autograd.grad(len(images) * distance(images, labels, embedding, target), images)[0]
+
+
+def _draw_frequencies(run: Run, settings: EmbeddingConfig) -> Tensor:
+    channels, height, width = run.plan.domain.shape
+    pixels = channels * height * width
+    assert settings.frequencies is not None, "decided by the plan"
+    assert settings.length_scales is not None, "decided by the plan"
+    scales = torch.tensor(settings.length_scales) * pixels**0.5
+    of_frequency = scales[torch.arange(settings.frequencies) % len(scales)]
+    return torch.randn(pixels, settings.frequencies, generator=run.randomness.generator()) / of_frequency

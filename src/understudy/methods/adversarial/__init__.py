@@ -1,0 +1,1 @@
+"""GANs whose discriminator is trained by DP-SGD."""

@@ -1,0 +1,291 @@
+"""DPGAN: a GAN whose discriminator is trained by DP-SGD, with many discriminator steps for each generator step.
+
+A. Bie, G. Kamath, G. Zhang, "Private GANs, Revisited", TMLR 2023, Algorithm 1. Symbols: T discriminator steps on
+Poisson batches of B expected reals and exactly B fakes, C the clip bound, n_D discriminator steps for each generator
+step.
+
+Only the discriminator sees private data: each step sums per-example gradients that were clipped to C, adds noise once
+and divides by the public constant 2B (``engines/dpsgd/step.py``). Generator steps and the adaptive step schedule
+read generated images and the discriminator, and so cost nothing.
+
+Additions to the paper, each of which can be turned off: with ``privacy.embedding_share`` a part of the budget buys a
+noisy mean embedding (as in DP-MERF) from which the generator starts and to which it stays tied by
+``method.embedding_pull``, and what is released may be an exponential average of the generator's weights.
+The presets named ``paper`` are the settings of the paper, without either; ``gpu`` uses both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from understudy._lazy import LazyModule
+from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig
+from understudy.data.domain import Domain
+from understudy.data.sampling import sampling_rate
+from understudy.engines.config import AdversaryConfig, EmbeddingConfig
+from understudy.engines.embedding.share import Share, embedding_events, with_embedding
+from understudy.methods.adversarial.schedule import ScheduleConfig, StepSchedule
+from understudy.methods.base import Method
+from understudy.methods.config import overlay
+from understudy.privacy import accounting
+from understudy.privacy.budget import Budget
+from understudy.privacy.events import Event, PoissonSampling
+from understudy.privacy.plan import Plan
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from understudy.engines.dpsgd import step as private_step
+    from understudy.engines.embedding import start as anchors
+    from understudy.methods.adversarial import learner as generator_steps
+    from understudy.methods.adversarial import watch as gan_watch
+    from understudy.models import dpgan as discriminators
+    from understudy.models import generator as generators
+    from understudy.runs import loop as states
+    from understudy.runs.run import Run
+else:
+    anchors = LazyModule("understudy.engines.embedding.start")
+    discriminators = LazyModule("understudy.models.dpgan")
+    gan_watch = LazyModule("understudy.methods.adversarial.watch")
+    generators = LazyModule("understudy.models.generator")
+    generator_steps = LazyModule("understudy.methods.adversarial.learner")
+    private_step = LazyModule("understudy.engines.dpsgd.step")
+    states = LazyModule("understudy.runs.loop")
+
+
+_PURPOSE = "discriminator steps"
+_SMALL_IMAGE = 16 * 16
+
+
+class DpGanPrivacy(PrivacyConfig):
+    """What changes epsilon; ``None`` is decided from the declared domain."""
+
+    batch: Count | None = None  # B
+    steps: Count | None = None  # T
+    clip: Positive = 1.0  # C
+    embedding_share: Share | None = None
+    embedding_noise_multiplier: Positive | None = None  # decided by the share
+
+
+class DpGanMethodConfig(AdversaryConfig):
+    """The game between generator and discriminator; none of it changes epsilon."""
+
+    discriminator_steps: Count | Literal["adaptive"] | None = None  # n_D
+    schedule: ScheduleConfig = ScheduleConfig()  # of the adaptive n_D
+    embedding: EmbeddingConfig = EmbeddingConfig(steps=600, batch=250)
+
+
+class DpGanConfig(MethodConfig):
+    """The config of ``dpgan`` and of the methods on the same loop."""
+
+    privacy: DpGanPrivacy = DpGanPrivacy()
+    method: DpGanMethodConfig = DpGanMethodConfig()
+
+
+def paper_preset(noise_multiplier: float, batch: int, steps: int, **method: Any) -> dict[str, Any]:
+    """Settings of the paper: its networks and optimiser, no embedding and no average."""
+    privacy = {
+        "noise_multiplier": noise_multiplier,
+        "batch": batch,
+        "steps": steps,
+        "clip": 1.0,
+        "embedding_share": 0.0,
+    }
+    network = {"width": 64, "latent": 128, "learning_rate": 2e-4, "generator_learning_rate": 2e-4}
+    return {"privacy": privacy, "method": {**network, "average_decay": 0.0, "head_start": 0, **method}}
+
+
+# For 28x28 images on a graphics card: a longer fit, a stronger pull, and no generator step before five of the other.
+_GPU = {
+    "privacy": {"steps": 50_000, "batch": 512},
+    "method": {
+        "embedding": {"steps": 4000, "batch": 1000},
+        "embedding_pull": 150.0,
+        "schedule": {"ladder": [5, 10, 20, 50, 100, 200]},
+    },
+    "runtime": {"precision": "bf16"},
+}
+# At a small epsilon nearly all of it buys the embedding, which few latent values fit best; few generator steps follow.
+_GPU_EPS1 = overlay(
+    _GPU,
+    {
+        "privacy": {"steps": 5000, "embedding_share": 0.9},
+        "method": {"latent": 16, "embedding_pull": 300.0, "schedule": {"ladder": [100, 200]}},
+    },
+)
+
+
+class DpGan(Method):
+    """DP-SGD on the discriminator; the generator learns from what that discriminator says about its images."""
+
+    name: ClassVar[str] = "dpgan"
+    summary: ClassVar[str] = "DP-SGD on the discriminator, many of its steps for each generator step, large batches"
+    paper: ClassVar[str] = "Bie, Kamath, Zhang: Private GANs, Revisited (TMLR 2023)"
+    config_type: ClassVar[type[MethodConfig]] = DpGanConfig
+    presets: ClassVar = {
+        "gpu": _GPU,
+        "gpu-eps1": _GPU_EPS1,
+        "paper-eps10": paper_preset(1.0, 128, 450_000, discriminator_steps=50),
+        "paper-eps10-fashion": paper_preset(1.0, 128, 450_000, discriminator_steps=100),
+        "paper-eps10-adaptive": paper_preset(
+            2.0, 512, 174_000, discriminator_steps="adaptive", schedule={"threshold": 0.6}
+        ),
+        "paper-eps1": paper_preset(5.0, 128, 325_000, discriminator_steps=200),
+        "paper-eps1-adaptive": paper_preset(
+            14.0, 512, 165_000, discriminator_steps="adaptive", schedule={"threshold": 0.7}
+        ),
+    }
+
+    def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
+        """T Poisson-subsampled Gaussians, with the least noise that the budget allows."""
+        assert isinstance(config, DpGanConfig)
+        config = decided(config, domain)
+        privacy = config.privacy
+        embedding = embedding_events(privacy.embedding_share or 0, privacy.embedding_noise_multiplier, budget)
+        config = with_embedding(config, domain, embedding)
+
+        def events(multiplier: float) -> tuple[Event, ...]:
+            return (_step_event(config, domain, multiplier), *embedding)
+
+        planned = events(config.privacy.noise_multiplier or accounting.calibrate(events, budget))
+        return Plan(
+            method=self.name,
+            config=config.with_noise(planned[0].noise_multiplier),
+            domain=domain,
+            budget=budget,
+            events=planned,
+            epsilon=accounting.certified_epsilon(planned, budget.delta),
+            **costs(config, domain),
+        )
+
+    def train(self, run: Run) -> generators.Generator:
+        """Algorithm 1: T discriminator steps, and a generator step after every n_D of them."""
+        config = _config(run)
+        anchor = _release_anchor(run, config)
+        network = self.network(config, run.plan.domain, anchor)
+        player = generator_steps.GeneratorSteps(run, network, config.method, _batch(config), anchor)
+        discriminator = self.discriminator(config, run.plan.domain).to(run.device)
+        event = run.plan.events[0] if run.plan.events else None
+        step_of = private_step.DiscriminatorStep(run, discriminator, player.live, self.step_settings(config), event)
+        schedule = step_schedule(config.method)
+        parts = {**player.parts(), **step_of.parts(), **self.accompany(run, step_of), "schedule": schedule}
+        progress = states.Resumable(run, player.released, parts)
+        if anchor and not progress.resumed:
+            player.fit_anchor(run, config.method.embedding)
+        watch = gan_watch.GanWatch(run, player, step_of, schedule)
+        for step in progress.steps(run.plan.steps):
+            if step_of.remaining == 0:
+                progress.end_after(step - 1)
+                break
+            step_of.take()
+            if step > (config.method.head_start or 0) and schedule.count_discriminator_step():
+                loss, accuracy = player.step(discriminator, schedule.generator_steps)
+                climbed = schedule.count_generator_step(float(accuracy) if schedule.adaptive else None)
+                watch.generator_step(step, loss, accuracy, climbed)
+            watch.discriminator_step(step)
+        return player.released
+
+    def network(self, config: DpGanConfig, domain: Domain, anchor: anchors.Anchor | None) -> generators.GeneratorConfig:
+        """The generator; its law of labels is uniform, or the noisy class sizes where an embedding told them."""
+        return generators.GeneratorConfig(
+            kind="dpgan",
+            shape=domain.shape,
+            classes=domain.classes,
+            latent=config.method.latent or 128,
+            width=config.method.width or 64,
+            label_weights=anchor.label_weights(domain) if anchor else None,
+        )
+
+    def discriminator(self, config: DpGanConfig, domain: Domain) -> nn.Module:
+        """The network that sees private data; it treats every example for itself."""
+        return discriminators.DpganDiscriminator(discriminator_config(config, domain))
+
+    def step_settings(self, config: DpGanConfig) -> private_step.StepOptions:
+        """What a discriminator step does."""
+        rate, method = config.method.learning_rate or 2e-4, config.method
+        return private_step.StepOptions(
+            _batch(config), config.privacy.clip, rate, method.betas, private=self.private, loss=method.loss
+        )
+
+    def accompany(self, run: Run, step_of: private_step.DiscriminatorStep) -> dict[str, states.Stateful]:
+        """What else goes along with the steps and must be in a checkpoint; nothing here."""
+        return {}
+
+
+def discriminator_config(config: DpGanConfig, domain: Domain) -> discriminators.DpganDiscriminatorConfig:
+    """The image, the classes and the width that the config decided."""
+    return discriminators.DpganDiscriminatorConfig(
+        shape=domain.shape, classes=domain.classes, width=config.method.width or 64
+    )
+
+
+def decided(config: DpGanConfig, domain: Domain) -> DpGanConfig:
+    """The config with everything filled in that was left to the declared domain."""
+    small, records = domain.shape[1] * domain.shape[2] <= _SMALL_IMAGE, domain.nominal_records
+    privacy, method = config.privacy, config.method
+    share = privacy.embedding_share if privacy.embedding_share is not None else 0.5
+    steps = privacy.steps or (1000 if small else 60_000)
+    batch = privacy.batch or max(1, min(512, records // 10))
+    sampling_rate(batch, records)  # refuses a batch above the declared number of records
+    late = steps // 10 if share else 0
+    rate = 1e-3 if small else 2e-4
+    settings = {
+        "width": method.width or (16 if small else 64),
+        "latent": method.latent or (16 if small else 128),
+        "discriminator_steps": method.discriminator_steps or (2 if small else "adaptive"),
+        "learning_rate": method.learning_rate or rate,
+        "generator_learning_rate": method.generator_learning_rate or rate / 2,
+        "head_start": late if method.head_start is None else method.head_start,
+    }
+    return config.model_copy(
+        update={
+            "privacy": privacy.model_copy(update={"batch": batch, "steps": steps, "embedding_share": share}),
+            "method": method.model_copy(update=settings),
+        }
+    )
+
+
+def costs(config: DpGanConfig, domain: Domain) -> dict[str, Any]:
+    """Steps, memory and time of a decided config, from speeds seen at 28x28 and width 64."""
+    steps, examples = config.privacy.steps or 1, 2 * _batch(config)
+    relative = domain.shape[1] * domain.shape[2] / 784 * ((config.method.width or 64) / 64) ** 2
+    at_once = min(examples, config.runtime.micro_batch)
+    start = config.method.embedding.steps if config.privacy.embedding_share else 0
+    return {
+        "steps": steps,
+        "memory_bytes": int(3e6 * relative * at_once) + domain.nominal_records * domain.shape[0] * 4096 + 2**30,
+        "seconds": steps * (0.01 + 0.015 * relative * examples) + 0.02 * start,
+        "seconds_on_gpu": steps * (0.001 + 6e-6 * relative * examples) + 0.005 * start,
+    }
+
+
+def step_schedule(settings: DpGanMethodConfig) -> StepSchedule:
+    """The schedule that the settings name."""
+    fixed = settings.discriminator_steps
+    return StepSchedule.fixed(fixed) if isinstance(fixed, int) else StepSchedule(settings.schedule)
+
+
+def _step_event(config: DpGanConfig, domain: Domain, noise_multiplier: float) -> Event:
+    return Event(
+        noise_multiplier=noise_multiplier,
+        sensitivity="C",
+        sampling=PoissonSampling(rate=sampling_rate(_batch(config), domain.nominal_records)),
+        count=config.privacy.steps or 1,
+        purpose=_PURPOSE,
+    )
+
+
+def _release_anchor(run: Run, config: DpGanConfig) -> anchors.Anchor | None:
+    """The noisy embedding that the generator starts from and stays close to; released once, also in a resumed run."""
+    if not config.privacy.embedding_share:
+        return None
+    return anchors.Anchor.release(run, config.method.embedding, run.plan.events[1])
+
+
+def _batch(config: DpGanConfig) -> int:
+    return config.privacy.batch or 1
+
+
+def _config(run: Run) -> DpGanConfig:
+    assert isinstance(run.plan.config, DpGanConfig)
+    return run.plan.config

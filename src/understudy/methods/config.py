@@ -1,0 +1,101 @@
+"""Method configs: frozen, typed, no unknown keys, in three groups: ``privacy``, ``method`` and ``runtime``.
+
+``privacy`` holds all that changes epsilon, ``runtime`` only what cannot change it (a test asserts it), ``method`` the
+rest. A config never holds executable code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from understudy.configs import MethodConfig
+from understudy.errors import InputError
+from understudy.files import decode_json
+
+_MAXIMUM_BYTES = 4 * 2**20
+_FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+ConfigType = TypeVar("ConfigType", bound=MethodConfig)
+
+
+def build_config(kind: type[ConfigType], values: Mapping[str, Any]) -> ConfigType:
+    """A validated config; the first mistake is named with its value and, for an unknown key, the known ones."""
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        raise InputError(_explain(kind, error)) from None
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """The values of a JSON or TOML config file."""
+    import tomllib
+
+    if path.suffix not in ("", ".json", ".toml"):
+        raise InputError(f"config: {path} ends in {path.suffix!r}; pass a .json or .toml file")
+    try:
+        if path.stat().st_size > _MAXIMUM_BYTES:
+            raise InputError(f"config: {path} is larger than {_MAXIMUM_BYTES} bytes; it is not a file of settings")
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text) if path.suffix == ".toml" else decode_json(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"config: {path} cannot be read ({error}); pass a .json or .toml file") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"config: {path} is not valid {path.suffix or 'JSON'} ({error}); correct it there") from None
+    if not isinstance(values, dict):
+        raise InputError(f"config: {path} holds a {type(values).__name__}, but a table of settings is needed")
+    return values
+
+
+def overlay(values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Config values with others laid over them, group by group."""
+    result = dict(values)
+    for key, value in above.items():
+        below = result.get(key)
+        result[key] = overlay(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def apply_settings(values: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Config values with ``group.key=value`` settings laid over them; values are read as JSON, else as text."""
+    result = json.loads(json.dumps(dict(values)))
+    for setting in settings:
+        path, separator, raw = setting.partition("=")
+        if not separator or not path:
+            raise InputError(f"--set: {setting!r} is not of the form group.key=value; for example method.steps=2000")
+        try:
+            value = json.loads(raw)
+        except (ValueError, RecursionError):
+            value = raw
+        *parents, last = path.strip().split(".")
+        place = result
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise InputError(f"--set: {path!r} goes through {parent!r}, which is a value and not a group")
+        place[last] = value
+    return result
+
+
+def _explain(kind: type[MethodConfig], error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(_known_keys(kind, first["loc"][:-1]))
+        return f"config: unknown key {where!r}; known here: {known}"
+    advice = "pass auto, cpu or cuda" if first["type"] == "string_pattern_mismatch" else first["msg"]
+    return f"config: {where}: {first.get('input')!r}: {advice}"
+
+
+def _known_keys(kind: type[BaseModel], parents: Sequence[str | int]) -> list[str]:
+    for parent in parents:
+        field = kind.model_fields.get(str(parent))
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            break
+        kind = field.annotation
+    return sorted(kind.model_fields)

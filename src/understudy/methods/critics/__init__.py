@@ -1,0 +1,1 @@
+"""Critics on disjoint subsets whose sanitized slopes teach a generator."""

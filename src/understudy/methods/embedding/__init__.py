@@ -1,0 +1,1 @@
+"""A noisy mean embedding and a generator that is fitted to it."""

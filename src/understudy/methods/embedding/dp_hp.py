@@ -1,0 +1,145 @@
+"""DP-HP: one noisy release of class-wise sums of Hermite features, and a generator that is fitted to it.
+
+M. Vinaroz, M.-A. Charusaie, F. Harder, K. Adamczewski, M. Park, "Hermite Polynomial Features for Private Data
+Generation", ICML 2022. It is DP-MERF with features that are ordered: a few Hermite polynomials say almost all that many
+random frequencies would (``methods/embedding/hermite.py``).
+
+The sum kernel describes each pixel for itself, the product kernel groups of pixels together. The release is the noisy
+class-wise sum of both, and the fit reads nothing else.
+
+Departures from the paper: order and length scale are public constants; the product kernel has many small groups of
+pixels that are drawn once and released together with the sum kernel, where the paper draws new pixels in every epoch
+and splits its budget; class sizes are part of the same release.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from understudy._lazy import LazyModule
+from understudy.configs import SMALL_IMAGE, Count, MethodConfig, Positive
+from understudy.data.domain import Domain
+from understudy.engines.embedding.share import embedding_events
+from understudy.methods.base import Method
+from understudy.privacy import accounting
+from understudy.privacy.budget import Budget
+from understudy.privacy.plan import Plan
+
+if TYPE_CHECKING:
+    from understudy.engines.embedding import fit as fitting
+    from understudy.engines.embedding import means as mean_embedding
+    from understudy.methods.embedding import hermite as hermite_features
+    from understudy.models import generator as generators
+    from understudy.runs import loop as states
+    from understudy.runs.run import Run
+else:
+    generators = LazyModule("understudy.models.generator")
+    hermite_features = LazyModule("understudy.methods.embedding.hermite")
+    fitting = LazyModule("understudy.engines.embedding.fit")
+    mean_embedding = LazyModule("understudy.engines.embedding.means")
+    states = LazyModule("understudy.runs.loop")
+
+_FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+_Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class HermiteConfig(BaseModel):
+    """Hermite features of pixels and of groups of pixels, and the fit of a generator to their means."""
+
+    model_config = _FROZEN
+    length_scale: Positive = 0.5  # of the kernel of one pixel, whose values lie in [0, 1]
+    order: Annotated[int, Field(ge=1, le=200)] = 10  # highest polynomial of the sum kernel
+    groups: Annotated[int, Field(ge=0)] | None = None  # of the product kernel; 0: none
+    group_pixels: Annotated[int, Field(ge=2, le=8)] = 2
+    group_order: Annotated[int, Field(ge=1, le=20)] = 4
+    group_share: _Share = 0.7  # of the squared norm of the features
+    size_share: Annotated[float, Field(gt=0, lt=1)] = 0.02  # the part of a record's squared norm that counts its class
+
+
+class DpHpMethodConfig(HermiteConfig):
+    """The features, the fit and the generator; none of it changes epsilon."""
+
+    steps: Count = 1000
+    batch: Count = 300
+    learning_rate: Positive = 1e-3
+    latent: Count = 16
+    width: Count = 32
+
+
+class DpHpConfig(MethodConfig):
+    """The config of ``dp-hp``."""
+
+    method: DpHpMethodConfig = DpHpMethodConfig()
+
+
+# The fit in larger batches and more steps, for a graphics card.
+_GPU = {"method": {"steps": 4000, "batch": 1000}}
+# No groups of pixels: what the paper calls the sum kernel.
+_SUM_KERNEL = {"method": {"groups": 0, "order": 20}}
+
+
+class DpHp(Method):
+    """One Gaussian release of class-wise sums of Hermite features; the generator is fitted to the means."""
+
+    name: ClassVar[str] = "dp-hp"
+    summary: ClassVar[str] = "one noisy release of Hermite features; a generator is fitted to it. Seconds to minutes"
+    paper: ClassVar[str] = "Vinaroz et al.: Hermite Polynomial Features for Private Data Generation (ICML 2022)"
+    config_type: ClassVar[type[MethodConfig]] = DpHpConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"gpu": _GPU, "sum-kernel": _SUM_KERNEL})
+
+    def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
+        """One execution of an unsampled Gaussian, with the least noise that the budget allows."""
+        assert isinstance(config, DpHpConfig)
+        event = embedding_events(1, config.privacy.noise_multiplier, budget)[0]
+        settings = _decided(config.method, domain)
+        config = config.model_copy(update={"method": settings})
+        features = _features(settings, domain)
+        work = settings.steps * settings.batch * features
+        return Plan(
+            method=self.name,
+            config=config.with_noise(event.noise_multiplier),
+            domain=domain,
+            budget=budget,
+            events=(event,),
+            epsilon=accounting.certified_epsilon([event], budget.delta),
+            steps=settings.steps,
+            memory_bytes=24 * features * max(settings.batch, config.runtime.micro_batch) + 500 * 2**20,
+            seconds=work * 2e-8 + settings.steps * 5e-3,
+            seconds_on_gpu=work * 2e-11 + settings.steps * 8e-3,
+        )
+
+    def train(self, run: Run) -> generators.Generator:
+        """Release the sums once, then fit the generator to the means; only the first of the two touches the data."""
+        assert isinstance(run.plan.config, DpHpConfig)
+        settings, domain, random = run.plan.config.method, run.plan.domain, run.randomness.generator(run.device)
+        features = hermite_features.HermiteFeatures.of_run(run, settings)
+        target = mean_embedding.release_means(run, features, run.plan.events[0])
+        network = generators.GeneratorConfig(
+            shape=domain.shape,
+            classes=domain.classes,
+            latent=settings.latent,
+            width=settings.width,
+            label_weights=target.label_weights() if domain.labelled else None,
+        )
+        generator = generators.build_generator(network).to(run.device)
+        fit = fitting.Fit(generator, features, target, settings, run.plan.config.runtime.precision)
+        for step in states.Resumable(run, generator, fit.parts()).steps(settings.steps):
+            fitting.report_fit(run, step, settings.steps, fit.step(random))
+        return generator
+
+
+def _decided(settings: DpHpMethodConfig, domain: Domain) -> DpHpMethodConfig:
+    """The settings with everything filled in that was left to the declared domain."""
+    small = domain.shape[1] * domain.shape[2] <= SMALL_IMAGE
+    groups = settings.groups if settings.groups is not None else (300 if small else 1500)
+    return settings.model_copy(update={"groups": groups})
+
+
+def _features(settings: DpHpMethodConfig, domain: Domain) -> int:
+    products = (settings.groups or 0) * (settings.group_order + 1) ** settings.group_pixels
+    return math.prod(domain.shape) * (settings.order + 1) + products

@@ -1,0 +1,1 @@
+"""Teachers on disjoint shards that vote."""

@@ -1,0 +1,1 @@
+"""Generated images matched with private ones by optimal transport."""

@@ -1,0 +1,243 @@
+"""DP-Sinkhorn: the generator follows the Sinkhorn divergence; only its gradient on generated images is sanitized.
+
+T. Cao, A. Bie, A. Vahdat, S. Fidler, K. Kreis, "Don't Generate Me: Training Differentially Private Generative Models
+with Sinkhorn Divergence", NeurIPS 2021. Symbols: T steps on Poisson batches of B expected records, C the clip bound.
+
+There is no discriminator. In each step the generated images are matched with a batch of records by entropic transport
+(``sinkhorn.py`` beside this file), and the gradient of the divergence with respect to the generated images is clipped
+jointly, noised, and passed on to the generator.
+
+What a record can change: it lies in one cell of the batch, so it changes the gradient block of that cell, from one
+matrix of norm at most C to any other. That is a sensitivity of 2C, and nothing smaller holds: where a cell has one
+record, a further one can turn the whole clipped gradient round. ``GaussianBlocks`` proves that a step is one execution
+of a Poisson-sampled Gaussian.
+
+What differs from the paper:
+
+1. Images are matched within their class alone (an infinite label cost), and each class is split into random cells. A
+   record then meets one block only, so all blocks of a step cost what one would: parallel composition inside a step.
+   ``method.transport.label_cost`` and one cell bring back the single, jointly clipped batch (preset ``joint``).
+2. Costs are squared differences, for which the gradient is known in closed form.
+3. With ``privacy.embedding_share`` a part of the budget buys a noisy mean embedding (as in DP-MERF) from which the
+   generator starts and to which it stays tied by ``method.generator.embedding_pull``. 0 starts from random weights, as
+   the paper does (preset ``random-start``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from understudy._lazy import LazyModule
+from understudy.configs import SMALL_IMAGE, Count, MethodConfig, Positive, PrivacyConfig
+from understudy.data.domain import Domain
+from understudy.data.sampling import sampling_rate
+from understudy.engines.config import EmbeddingConfig, LearnerConfig
+from understudy.engines.embedding.share import Share, embedding_events, with_embedding
+from understudy.methods.base import Method
+from understudy.privacy import accounting
+from understudy.privacy.budget import Budget
+from understudy.privacy.events import Event, PoissonSampling
+from understudy.privacy.plan import Plan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from understudy.engines import learner as generator_player
+    from understudy.engines.embedding import start as anchors
+    from understudy.methods.transport import sinkhorn
+    from understudy.models.generator import Generator
+    from understudy.privacy import mechanisms
+    from understudy.runs import loop as states
+    from understudy.runs.run import Run
+else:
+    anchors = LazyModule("understudy.engines.embedding.start")
+    generator_player = LazyModule("understudy.engines.learner")
+    mechanisms = LazyModule("understudy.privacy.mechanisms")
+    sinkhorn = LazyModule("understudy.methods.transport.sinkhorn")
+    states = LazyModule("understudy.runs.loop")
+
+_FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+# Rounding is divided by it: below, what padding rounds in blocks that a record does not reach would no longer be small.
+AboveRounding = Annotated[Positive, Field(ge=1e-3)]
+
+
+class TransportConfig(BaseModel):
+    """The Sinkhorn divergence of small cells of images. ``None`` is decided from the declared domain."""
+
+    model_config = _FROZEN
+    cells: Count | None = None  # of each class (of the whole batch where labels only cost)
+    images: Annotated[int, Field(ge=2)] = 5  # generated in each cell
+    regularisation: AboveRounding = 0.02  # of the plan's entropy; costs are mean squares of pixel differences
+    iterations: Count = 30
+    label_cost: Annotated[Positive, Field(le=100)] | None = None  # for images of different classes; None: never matched
+
+
+_PURPOSE = "transport gradients"
+_REALS_IN_CELL = 3  # expected, where the number of cells is not given: many small cells say more than few large ones
+_POOL = 512  # generated images for progress
+_REPORTS = 100
+_RESERVATIONS = 200  # the ledger is written about so often in a run
+_ADVICE = "raise method.transport.regularisation or take larger batches (privacy.batch)"
+
+
+class DpSinkhornPrivacy(PrivacyConfig):
+    """What changes epsilon; ``None`` is decided from the declared domain."""
+
+    batch: Count | None = None  # B
+    steps: Count | None = None  # T
+    clip: AboveRounding = 1.0  # C
+    embedding_share: Share = 0.5
+    embedding_noise_multiplier: Positive | None = None  # decided by the share
+
+
+class DpSinkhornMethodConfig(BaseModel):
+    """Transport, generator and start; none of it changes epsilon."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    transport: TransportConfig = TransportConfig()
+    generator: LearnerConfig = LearnerConfig()
+    embedding: EmbeddingConfig = EmbeddingConfig(steps=2000, batch=300)
+
+
+class DpSinkhornConfig(MethodConfig):
+    """The config of ``dp-sinkhorn``."""
+
+    privacy: DpSinkhornPrivacy = DpSinkhornPrivacy()
+    method: DpSinkhornMethodConfig = DpSinkhornMethodConfig()
+
+
+# The generator learns from transport alone, as in the paper.
+_RANDOM_START: dict[str, Any] = {
+    "privacy": {"embedding_share": 0.0},
+    "method": {"generator": {"learning_rate": 1e-3}},
+}
+# One batch, one plan and one clip for all classes, as in the paper.
+_JOINT = {
+    **_RANDOM_START,
+    "method": {**_RANDOM_START["method"], "transport": {"cells": 1, "images": 200, "label_cost": 0.5}},
+}
+# The fit to the embedding in larger batches: a minute on a graphics card, an hour without one.
+_GPU = {"method": {"embedding": {"steps": 4000, "batch": 1000}}, "runtime": {"precision": "bf16"}}
+
+
+class DpSinkhorn(Method):
+    """Transport between generated images and Poisson batches; the generator hears its clipped, noised gradient."""
+
+    name: ClassVar[str] = "dp-sinkhorn"
+    summary: ClassVar[str] = "no discriminator: the generator hears the clipped, noised gradient of a transport cost"
+    paper: ClassVar[str] = "Cao, Bie, Vahdat, Fidler, Kreis: Don't Generate Me (NeurIPS 2021)"
+    config_type: ClassVar[type[MethodConfig]] = DpSinkhornConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {"random-start": _RANDOM_START, "joint": _JOINT, "gpu": _GPU}
+    )
+
+    def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
+        """T Poisson-sampled Gaussians of sensitivity 2C, with the least noise that the budget allows."""
+        assert isinstance(config, DpSinkhornConfig)
+        config = _decided(config, domain)
+        privacy = config.privacy
+        embedding = embedding_events(privacy.embedding_share, privacy.embedding_noise_multiplier, budget)
+        config = with_embedding(config, domain, embedding)
+
+        def events(multiplier: float) -> tuple[Event, ...]:
+            return (_step_event(config, domain, multiplier), *embedding)
+
+        planned = events(config.privacy.noise_multiplier or accounting.calibrate(events, budget))
+        return Plan(
+            method=self.name,
+            config=config.with_noise(planned[0].noise_multiplier),
+            domain=domain,
+            budget=budget,
+            events=planned,
+            epsilon=accounting.certified_epsilon(planned, budget.delta),
+            **_costs(config, domain),
+        )
+
+    def train(self, run: Run) -> Generator:
+        """T steps: generate, match with a batch, clip and noise the gradient, let the generator follow it."""
+        config = _config(run)
+        anchor = None
+        if config.privacy.embedding_share:
+            anchor = anchors.Anchor.release(run, config.method.embedding, run.plan.events[1])
+        player = generator_player.GeneratorPlayer(run, config.method.generator, anchor)
+        progress = states.Resumable(run, player.average, player.parts())
+        if anchor and not progress.resumed:
+            player.fit_anchor(run, config.method.embedding)
+        event, transport = run.plan.events[0], config.method.transport
+        cells = sinkhorn.SinkhornCells(run, transport, config.privacy.batch or 1, event)
+        answering = mechanisms.GaussianBlocks(run.ledger, run.randomness, clip=config.privacy.clip, event=event)
+        unit = math.sqrt(transport.images) / config.privacy.clip  # slopes of about norm one for each image
+        for step in progress.steps(run.plan.steps):
+            if answering.account.remaining == 0:
+                progress.end_after(step - 1)
+                break
+            drawn = player.imagine(len(cells.labels), cells.labels)
+            blocks_private = cells.slopes(drawn.pool.images)
+            answer = answering.answer(blocks_private, block=max(1, event.count // _RESERVATIONS))
+            player.learn(drawn, answer.value_dp * unit)
+            if step % max(1, run.plan.steps // _REPORTS) == 0 or step == run.plan.steps:
+                answering.check_finite()
+                _report(run, step, player, blocks_private)
+        return player.average
+
+
+def _report(run: Run, step: int, player: generator_player.GeneratorPlayer, blocks_private: Tensor) -> None:
+    """Public progress from generated images.
+
+    Privacy: the norms of the blocks before clipping are private and go to the private folder alone.
+    """
+    run.report(step, contrast=player.check_alive(player.pool(_POOL).images, _ADVICE))
+    norms = blocks_private.norm(dim=1)
+    clipped = float((norms > _config(run).privacy.clip).float().mean())
+    run.diagnose(step, gradient_norm_before=float(norms.mean()), clipped=clipped)
+
+
+def _step_event(config: DpSinkhornConfig, domain: Domain, noise_multiplier: float) -> Event:
+    return Event(
+        noise_multiplier=noise_multiplier,
+        sensitivity="2C",
+        sampling=PoissonSampling(rate=sampling_rate(config.privacy.batch or 1, domain.nominal_records)),
+        count=config.privacy.steps or 1,
+        purpose=_PURPOSE,
+    )
+
+
+def _decided(config: DpSinkhornConfig, domain: Domain) -> DpSinkhornConfig:
+    """The config with everything filled in that was left to the declared domain."""
+    method, transport = config.method, config.method.transport
+    small = domain.shape[1] * domain.shape[2] <= SMALL_IMAGE
+    batch = config.privacy.batch or max(1, min(600, domain.nominal_records // 20))
+    sampling_rate(batch, domain.nominal_records)  # refuses a batch above the declared number of records
+    steps = config.privacy.steps or (1500 if small else 4000)
+    groups = 1 if transport.label_cost else domain.classes or 1
+    cells = transport.cells or max(1, batch // (groups * _REALS_IN_CELL))
+    generator = method.generator.decided(16 if small else 64, from_embedding=config.privacy.embedding_share > 0)
+    settings = {"transport": transport.model_copy(update={"cells": cells}), "generator": generator}
+    privacy = config.privacy.model_copy(update={"batch": batch, "steps": steps})
+    return config.model_copy(update={"privacy": privacy, "method": method.model_copy(update=settings)})
+
+
+def _costs(config: DpSinkhornConfig, domain: Domain) -> dict[str, Any]:
+    """Steps, memory and time of a decided config."""
+    transport, steps = config.method.transport, config.privacy.steps or 1
+    blocks = (transport.cells or 1) * (1 if transport.label_cost else domain.classes or 1)
+    pixels, images = math.prod(domain.shape), blocks * transport.images
+    pairs = images * max(transport.images, 2 * (config.privacy.batch or 1) // blocks)
+    start = config.method.embedding.steps if config.privacy.embedding_share else 0
+    fit = start * config.method.embedding.batch * pixels * (config.method.embedding.frequencies or 0) * 12
+    return {
+        "steps": steps,
+        "memory_bytes": 2**30 + 2000 * images * pixels + 40 * pairs + domain.nominal_records * pixels,
+        "seconds": steps * (2e-2 + 4e-6 * images * pixels + 3e-8 * transport.iterations * pairs) + fit / 5e10,
+        "seconds_on_gpu": steps * (5e-3 + 3e-4 * transport.iterations) + start * 5e-3 + fit / 5e13,
+    }
+
+
+def _config(run: Run) -> DpSinkhornConfig:
+    assert isinstance(run.plan.config, DpSinkhornConfig)
+    return run.plan.config

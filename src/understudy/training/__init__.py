@@ -1,1 +1,0 @@
-"""Engines that methods share: runs, checkpoints, the critic bank."""
