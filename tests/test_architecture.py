@@ -19,25 +19,26 @@ import understudy
 
 SOURCE = Path(understudy.__file__).parent
 STAGES = (  # a module imports from its own stage and earlier ones, never from a later one
-    ("errors", "_lazy", "files", "devices", "processes"),
+    ("errors", "_lazy", "configs", "files", "devices", "processes"),
     ("data",),
     ("privacy",),
     ("models",),
-    ("training",),
-    ("federated",),
+    ("runs",),
+    ("engines",),
     ("methods",),
+    ("federated",),
     ("release",),
     ("evaluate",),
+    ("api", "annotation"),
+    ("experiments",),
     ("report",),
     ("inspection",),
-    ("workflow",),
-    ("annotation",),
     ("audit",),
-    ("deployment",),
+    ("federated/deployment",),
     ("cli",),
 )
 STAGE_OF = {room: number for number, rooms in enumerate(STAGES) for room in rooms}
-ANNOTATIONS_ONLY = {("runs/run.py", "methods")}  # a run knows the type of its plan; nothing is imported to run it
+NAMED_ONLY = {("methods/registry.py", "federated")}  # the registry names every method in text and imports none of them
 LONGEST_FILE = 450
 UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 UNSAFE_NAMES = {"eval", "exec", "__import__", "os.system", "torch.load", "torch.save", "torch.jit", "torch.hub"}
@@ -58,7 +59,9 @@ def problems(rule: Rule) -> list[str]:
 
 
 def room_of(name: str) -> str:
-    return name.split("/")[0].removesuffix(".py")
+    """The room of a file (``a/b.py``) or of an imported name (``a/b/c``); a room inside a room counts for itself."""
+    parts = name.removesuffix(".py").split("/")
+    return "/".join(parts[:2]) if "/".join(parts[:2]) in STAGE_OF else parts[0]
 
 
 def imported_names(node: ast.AST) -> Iterator[str]:
@@ -78,11 +81,6 @@ def dotted(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else "?"
 
 
-def inside_type_checking(tree: ast.Module) -> set[int]:
-    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING"]
-    return {id(inner) for block in blocks for part in block.body for inner in ast.walk(part)}
-
-
 # Direction
 
 
@@ -92,12 +90,11 @@ def imports_from_later_stages(name: str, tree: ast.Module) -> Iterator[str]:
     if room_of(name) not in STAGE_OF:
         yield "a new room needs a place in STAGES"
         return
-    annotations = inside_type_checking(tree)
     for node in ast.walk(tree):
         for imported in imported_names(node):
             package, _, rest = imported.partition(".")
-            room = rest.split(".")[0]
-            if package != "understudy" or (id(node) in annotations and (name, room) in ANNOTATIONS_ONLY):
+            room = room_of(rest.split(":")[0].replace(".", "/"))
+            if package != "understudy" or (isinstance(node, ast.Constant) and (name, room) in NAMED_ONLY):
                 continue
             if STAGE_OF.get(room, len(STAGES)) > STAGE_OF[room_of(name)]:
                 yield f"line {node.lineno} imports {imported}, a later stage"
@@ -125,10 +122,13 @@ def test_imports_inside_say_where_things_come_from():
 _IMPORT_LIGHTLY = """
     import importlib, json, pkgutil, sys
 
-    names = [f"understudy.{name}" for name in ("release.verify", "release.meaning", "privacy.ledger", "privacy.budget")]
-    for package in ("understudy.cli", "understudy.data", "understudy.methods", "understudy.privacy.accounting"):
+    names = [f"understudy.{name}" for name in ("release.verify", "privacy.meaning", "privacy.ledger", "privacy.plan")]
+    for package in ("understudy.cli", "understudy.data", "understudy.privacy.accounting"):
         module = importlib.import_module(package)
         names += [f"{package}.{each.name}" for each in pkgutil.iter_modules(module.__path__)]
+    from understudy.methods.registry import _METHODS
+
+    names += [entry.split(":")[0] for entry in _METHODS.values()]
     for name in names:
         importlib.import_module(name)
     print(json.dumps([len(names), sorted({"torch", "matplotlib", "sklearn", "pandas"} & set(sys.modules))]))
@@ -241,13 +241,23 @@ def test_functions_that_take_private_values_say_what_it_costs():
     assert problems(untold_costs) == []
 
 
-def test_every_method_file_is_registered():
+def names_of_methods(tree: ast.Module) -> Iterator[str]:
+    """What the classes of a module call themselves: ``name: ClassVar[str] = "dpgan"``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign) and dotted(node.target) == "name" and isinstance(node.value, ast.Constant):
+            yield node.value.value
+
+
+def test_every_method_in_a_family_is_registered_where_it_lives():
     from understudy.methods.registry import _METHODS
 
-    shared = {"__init__", "base", "configuration", "embedding_share", "registry", "teacher_ensemble"}
-    shared |= {"federated_claims", "federated_config"}
-    files = {path.stem for path in (SOURCE / "methods").glob("*.py")} - shared
-    assert files == {entry.split(":")[0].split(".")[-1] for entry in _METHODS.values()}
+    places = [*(SOURCE / "methods").glob("*/*.py"), *(SOURCE / "federated").glob("*.py")]
+    found = {
+        name: ".".join(("understudy", *path.relative_to(SOURCE).with_suffix("").parts))
+        for path in places
+        for name in names_of_methods(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert found == {name: entry.split(":")[0] for name, entry in _METHODS.items()}
 
 
 # The rules themselves
@@ -256,12 +266,13 @@ def test_every_method_file_is_registered():
 @pytest.mark.parametrize(
     ("rule", "name", "text"),
     [
-        (imports_from_later_stages, "training/x.py", "import understudy.cli.main"),
-        (imports_from_later_stages, "training/x.py", "from understudy.release import release"),
-        (imports_from_later_stages, "training/x.py", "from understudy import workflow"),
-        (imports_from_later_stages, "training/x.py", "def f():\n    from understudy.methods import base"),
-        (imports_from_later_stages, "training/x.py", "x = LazyModule('understudy.methods.base')"),
-        (imports_from_later_stages, "training/x.py", "if TYPE_CHECKING:\n    from understudy.methods import base"),
+        (imports_from_later_stages, "engines/x.py", "import understudy.cli.main"),
+        (imports_from_later_stages, "engines/x.py", "from understudy.release import release"),
+        (imports_from_later_stages, "engines/x.py", "from understudy import api"),
+        (imports_from_later_stages, "engines/x.py", "def f():\n    from understudy.methods import base"),
+        (imports_from_later_stages, "engines/x.py", "x = LazyModule('understudy.methods.base')"),
+        (imports_from_later_stages, "engines/x.py", "if TYPE_CHECKING:\n    from understudy.methods import base"),
+        (imports_from_later_stages, "federated/x.py", "from understudy.federated.deployment import processes"),
         (imports_from_later_stages, "data/x.py", "from understudy.no_such_room import anything"),
         (imports_from_later_stages, "no_such_room/x.py", ""),
         (imports_that_hide_where_things_are, "data/x.py", "from . import y"),
@@ -275,10 +286,10 @@ def test_every_method_file_is_registered():
         (code_from_files, "data/x.py", "eval(text)"),
         (code_from_files, "data/x.py", "np.load(path)"),
         (code_from_files, "data/x.py", "np.load(path, allow_pickle=True)"),
-        (secrets_from_elsewhere, "training/x.py", "import random"),
-        (secrets_from_elsewhere, "training/x.py", "np.random.default_rng(0)"),
-        (secrets_from_elsewhere, "training/x.py", "torch.manual_seed(0)"),
-        (secrets_from_elsewhere, "training/x.py", "torch.randn(3)"),
+        (secrets_from_elsewhere, "engines/x.py", "import random"),
+        (secrets_from_elsewhere, "engines/x.py", "np.random.default_rng(0)"),
+        (secrets_from_elsewhere, "engines/x.py", "torch.manual_seed(0)"),
+        (secrets_from_elsewhere, "engines/x.py", "torch.randn(3)"),
         (private_values_made_public, "methods/x.py", "run.report(step, norm=float(rows_private.norm()))"),
         (private_values_made_public, "methods/x.py", "ledger.note(f'{count_private}')"),
         (hard_to_read, "data/x.py", "x = 1"),

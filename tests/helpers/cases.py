@@ -246,8 +246,8 @@ def case_of(case: str) -> Case:
     if case not in CASES:
         pytest.fail(
             f"method {case!r} is registered, but has no entry in CASES of tests/helpers/cases.py: add settings "
-            f"with which it trains in about a second on {RECORDS} images of 8x8 pixels within {BUDGET}, and the public values that "
-            "it reports; then every conformance test runs for it by itself"
+            f"with which it trains in about a second on {RECORDS} images of 8x8 pixels within {BUDGET}, and the public "
+            "values that it reports; then every conformance test runs for it by itself"
         )
     return CASES[case]
 

@@ -13,8 +13,8 @@ from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify
 from understudy.runs.copies import MOVED
 
-from ..helpers.runs import interrupt, tiny_train
 from ..helpers.data import tiny_data
+from ..helpers.runs import interrupt, tiny_train
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from understudy.privacy.randomness.streams import Randomness
 from understudy.runs.run import Run, locked
 
 from ..helpers.cases import BUDGET, case_of
-from ..helpers.runs import read_lines
 from ..helpers.data import tiny_data
+from ..helpers.runs import read_lines
 
 
 @pytest.fixture
