@@ -20,6 +20,7 @@ from understudy.audit.canaries import Canaries, Units, presence
 from understudy.data.dataset import ImageDataset
 from understudy.engines.embedding.means import Embedding
 from understudy.federated import embedding as client_embeddings
+from understudy.federated.contract import FederatedMethod
 from understudy.files import read_tensors
 from understudy.methods.base import Method
 from understudy.methods.config import build_config
@@ -118,7 +119,7 @@ def embedding_scores(run: AuditedRun, total_dp: Tensor, event: Event) -> Numbers
 
     The public records are known and subtracted. A canary is in one class, so each class is a sum of its own.
     """
-    if run.implementation.federated:
+    if isinstance(run.implementation, FederatedMethod):
         contract = run.implementation.contract(run.plan())
         features: Features | None = client_embeddings.features(contract, torch.device("cpu"))
     else:

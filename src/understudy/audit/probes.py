@@ -14,6 +14,7 @@ from understudy.audit.games import Game, ReleasedEmbedding, SampledBlocks, Sampl
 from understudy.audit.query_games import ClientParts, MessageAnswers, RevealedAnswers, RoutedAnswers, Votes
 from understudy.data.domain import Domain
 from understudy.errors import InputError
+from understudy.federated.contract import get_federated_method
 from understudy.methods.config import build_config
 from understudy.methods.registry import get_method
 from understudy.privacy.budget import Budget
@@ -40,7 +41,7 @@ class Probe:
         method = get_method(self.method)
         plan = method.plan(build_config(method.config_type, self.config), _DOMAIN, budget)
         if self.viewer == "server":
-            return method.contract(plan).client_events()
+            return get_federated_method(self.method).contract(plan).client_events()
         return plan.events
 
 

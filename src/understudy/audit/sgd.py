@@ -55,6 +55,7 @@ def audited_rounds(run: Run, audited: AuditedRun) -> tuple[Callable[[], object],
     config, sampling = run.plan.config, run.plan.events[0].sampling
     assert isinstance(config, FedAvgConfig)
     assert isinstance(sampling, PoissonSampling)
+    assert isinstance(audited.implementation, FedAvgGan)
     contract, home = audited.implementation.contract(run.plan), Home(run.randomness, run.device)
     discriminator, generator = make_discriminator(contract, home), RoundPlayer(run, config.method.generator)
     clients = WatchedUpdates(run.data, contract, home)

@@ -72,7 +72,7 @@ def simulate(
     from understudy.api import resume as continue_run
     from understudy.cli.progress import show_progress, stop_on_signals
     from understudy.data.dataset import with_clients
-    from understudy.methods.registry import get_federated_method
+    from understudy.federated.contract import get_federated_method
     from understudy.privacy.budget import Budget
 
     refuse_moved_alone(moved, resume)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import abstractmethod
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,8 +19,11 @@ from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig
 from understudy.errors import InputError
 from understudy.files import read_json
+from understudy.methods.base import Method
+from understudy.methods.registry import get_method
 from understudy.privacy.certificate import ClientLimits
 from understudy.privacy.events import Event
+from understudy.privacy.plan import Plan
 
 Kind = Literal["gs-wgan-federated", "fedavg-gan"]
 DIGEST_BYTES = 16
@@ -113,3 +117,21 @@ def read_contract(path: Path) -> Contract:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "value"
         raise InputError(f"contract: {path}: {where}: {first['msg']}; ask the operator for the contract") from None
+
+
+class FederatedMethod(Method):
+    """A method whose data stay with their clients: its plan means a contract for them."""
+
+    federated: ClassVar[bool] = True
+
+    @abstractmethod
+    def contract(self, plan: Plan) -> Contract:
+        """What a plan means for the clients of a federation."""
+
+
+def get_federated_method(name: str) -> FederatedMethod:
+    """The method of that name, which must be one whose data stay with their clients."""
+    method = get_method(name)
+    if not isinstance(method, FederatedMethod):
+        raise InputError(f"method: {name} cannot be federated; choose gs-wgan-federated or fedavg-gan")
+    return method

@@ -21,8 +21,7 @@ from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig
 from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig, LearnerConfig
 from understudy.federated.claims import delta_remarks, enrolled
-from understudy.federated.contract import Contract
-from understudy.methods.base import Method
+from understudy.federated.contract import Contract, FederatedMethod
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import ClientLimits
@@ -86,14 +85,13 @@ class FedAvgConfig(MethodConfig):
     method: FedAvgMethodConfig = FedAvgMethodConfig()
 
 
-class FedAvgGan(Method):
+class FedAvgGan(FederatedMethod):
     """DP-FedAvg on the discriminator, the generator on the server."""
 
     name: ClassVar[str] = "fedavg-gan"
     summary: ClassVar[str] = "a discriminator averaged over clients; a trusted server adds the noise (baseline)"
     paper: ClassVar[str] = "Augenstein et al.: Generative Models for Effective ML on Private, Decentralized Datasets"
     config_type: ClassVar[type[MethodConfig]] = FedAvgConfig
-    federated: ClassVar[bool] = True
     not_covered: ClassVar[tuple[str, ...]] = (_NO_CLAIM,)
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:

@@ -37,9 +37,8 @@ from understudy.federated.config import (
     limits_of,
     rough_seconds,
 )
-from understudy.federated.contract import Contract
+from understudy.federated.contract import Contract, FederatedMethod
 from understudy.federated.messages import bytes_per_step
-from understudy.methods.base import Method
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import Guarantee
@@ -106,14 +105,13 @@ _GPU = {
 }
 
 
-class GsWganFederated(Method):
+class GsWganFederated(FederatedMethod):
     """One critic per client, one generator that hears only what clients have sanitized."""
 
     name: ClassVar[str] = "gs-wgan-federated"
     summary: ClassVar[str] = "one critic per client; clients send clipped, noised gradients and nothing else"
     paper: ClassVar[str] = "Chen, Orekondy, Fritz: GS-WGAN (NeurIPS 2020), Algorithm 2"
     config_type: ClassVar[type[MethodConfig]] = FederatedConfig
-    federated: ClassVar[bool] = True
     not_covered: ClassVar[tuple[str, ...]] = _NOT_COVERED
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         {"random-start": _RANDOM_START, "published": _PUBLISHED, "gpu": _GPU}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from understudy.configs import MethodConfig
 from understudy.data.domain import Domain
 from understudy.errors import InputError
-from understudy.federated.contract import Contract
 from understudy.methods.config import build_config, overlay
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget, NoBudget
@@ -46,10 +45,6 @@ class Method(ABC):
     @abstractmethod
     def train(self, run: Run) -> Generator:
         """Train inside the run: all private reads through mechanisms on the run's ledger; returns the generator."""
-
-    def contract(self, plan: Plan) -> Contract:
-        """What a plan means for the clients of a federation."""
-        raise InputError(f"method: {self.name} cannot be federated; choose gs-wgan-federated or fedavg-gan")
 
     def claims(self, config: MethodConfig, events: Sequence[Event], budget: Budget) -> list[Guarantee]:
         """What the events of a run guarantee, the headline first; a method with several viewers says so here."""

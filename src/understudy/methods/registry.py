@@ -37,11 +37,3 @@ def get_method(name: str) -> Method:
     module, _, attribute = _METHODS[name].partition(":")
     method: Method = getattr(import_module(module), attribute)()
     return method
-
-
-def get_federated_method(name: str) -> Method:
-    """The method of that name, which must be one whose data stay with their clients."""
-    method = get_method(name)
-    if not method.federated:
-        raise InputError(f"method: {name} cannot be federated; choose gs-wgan-federated or fedavg-gan")
-    return method

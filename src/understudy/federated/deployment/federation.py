@@ -22,13 +22,13 @@ from understudy.data.dataset import ImageDataset, no_records
 from understudy.data.domain import Domain
 from understudy.errors import BudgetError, InputError
 from understudy.federated.client_ledger import check_affordable
-from understudy.federated.contract import Contract
+from understudy.federated.contract import Contract, get_federated_method
 from understudy.federated.deployment import credentials
 from understudy.federated.task import ClientTerms, write_client
 from understudy.files import make_folder, read_json, write_text
 from understudy.methods.base import configure
 from understudy.methods.config import overlay
-from understudy.methods.registry import get_federated_method, get_method
+from understudy.methods.registry import get_method
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import Guarantee
 from understudy.privacy.plan import Plan
@@ -129,7 +129,7 @@ def initialise(folder: Path, request: InitOptions) -> tuple[FederationConfig, Co
         raise InputError(f"federation: {folder} holds one already; choose another folder")
     credentials.check_hosts(_hosts(request))
     plan = _plan(request)
-    contract = get_method(plan.method).contract(plan)
+    contract = get_federated_method(plan.method).contract(plan)
     settings = _settings(request, plan)
     budget = request.client_budget or _cost_to_a_client(plan)
     if contract.kind != "fedavg-gan":
@@ -212,7 +212,7 @@ def _plan(request: InitOptions) -> Plan:
 
 def _cost_to_a_client(plan: Plan) -> Budget:
     """What all answers of a client cost against the server; where nothing is promised against it, the public budget."""
-    if get_method(plan.method).contract(plan).kind == "fedavg-gan":
+    if get_federated_method(plan.method).contract(plan).kind == "fedavg-gan":
         return plan.budget
     claims = get_method(plan.method).claims(plan.config, plan.events, plan.budget)
     server = next((claim for claim in claims if claim.viewer == "server"), None)
