@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from understudy.cli.options import parse_declarations, parse_labels, parse_shape
+from understudy.cli.options import parse_labels
 from understudy.data import load, source_options
+from understudy.data.declarations import parse_declarations, parse_shape
 from understudy.data.femnist import read_leaf
 from understudy.data.folder import read_folder
 from understudy.errors import UnderstudyError

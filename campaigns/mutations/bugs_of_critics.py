@@ -5,7 +5,7 @@ from __future__ import annotations
 from .planting import Bug, bug
 
 BANK, PANEL, GS_WGAN = "engines/critics/bank.py", "engines/critics/panel.py", "methods/critics/gs_wgan.py"
-WORKFLOW, CLIENT, FLEET = "workflow.py", "federated/client.py", "federated/fleet.py"
+API, CLIENT, FLEET = "api.py", "federated/client.py", "federated/fleet.py"
 _CONFORMANCE = "tests/methods/test_conformance.py"
 _TURNS = "tests/methods/critics/test_routed_turns.py"
 _BANK_TESTS = "tests/engines/critics/test_bank.py"
@@ -123,7 +123,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "the nominal size checked against the true one",
-        WORKFLOW,
+        API,
         "    device = choose_device(plan.config.runtime.device)\n    check_memory(",
         "    if len(data) > data.domain.nominal_records:\n"
         "        raise InputError('records: more than were declared; declare more')\n"
@@ -139,7 +139,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "ledger reset on resume",
-        WORKFLOW,
+        API,
         '        ledger = Ledger.open(folder / "ledger.jsonl")\n        ledger.note("resumed")\n',
         '        (folder / "ledger.jsonl").unlink()\n'
         '        ledger = Ledger.create(folder / "ledger.jsonl")\n        ledger.note("resumed")\n',
@@ -162,7 +162,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "real images in the pictures of a release",
-        WORKFLOW,
+        API,
         "    return _release(run.folder, description, run.ledger, generator, run.reason)\n",
         "    done = _release(run.folder, description, run.ledger, generator, run.reason)\n"
         "    from PIL import Image\n\n"
@@ -183,7 +183,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "critics in the release",
-        WORKFLOW,
+        API,
         '    release.save(folder / "release", allow_seeded=True, without_guarantee=True)\n',
         '    release.save(folder / "release", allow_seeded=True, without_guarantee=True)\n'
         "    import shutil\n\n"

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from scipy.special import eval_hermite
 
 from understudy.data.domain import Domain
-from understudy.engines.embedding import means as mean_embedding
+from understudy.engines.embedding import fit as fitting
 from understudy.errors import CheckError
 from understudy.files import read_tensors
 from understudy.methods.base import configure
@@ -142,7 +142,7 @@ def test_defaults_are_decided_from_the_shape_and_planning_again_gives_the_same()
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_with_advice(tmp_path, monkeypatch):
-    monkeypatch.setattr(mean_embedding, "distance", lambda images, *rest: images.sum() * math.nan)
+    monkeypatch.setattr(fitting, "distance", lambda images, *rest: images.sum() * math.nan)
     with pytest.raises(CheckError, match=r"not finite at step 1, .*lower method.learning_rate"):
         tiny_train("dp-hp", tiny_data(), tmp_path / "run")
     assert not (tmp_path / "run" / "release").exists()

@@ -16,7 +16,7 @@ from scipy import stats
 from understudy.api import resume
 from understudy.data.domain import Domain
 from understudy.engines.dpsgd.sgd import PrivateSgd, SgdOptions
-from understudy.engines.embedding import means as mean_embedding
+from understudy.engines.embedding import fit as fitting
 from understudy.engines.embedding.means import Embedding
 from understudy.errors import AbortedRun, CheckError, InputError
 from understudy.methods.base import configure
@@ -259,7 +259,7 @@ def test_a_run_killed_after_the_release_of_the_embedding_keeps_the_auto_encoder_
 
     monkeypatch.setattr(dp_merf_ae, "_release_target", remember)
     with monkeypatch.context() as patch:
-        patch.setattr(mean_embedding, "report_fit", die)
+        patch.setattr(fitting, "report_fit", die)
         with pytest.raises(KeyboardInterrupt):
             tiny_train("dp-merf-ae", tiny_data(), tmp_path / "run")
     decoder = resume(tiny_data(), tmp_path / "run").generator.decoder.state_dict()
