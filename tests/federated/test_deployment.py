@@ -34,7 +34,6 @@ from understudy.federated.deployment.federation import (
 from understudy.federated.deployment.operating import start_superlink, start_supernode
 from understudy.federated.deployment.own_client import answer_tasks
 from understudy.federated.deployment.serving import read_nodes, serve, serve_and_tell
-from understudy.federated.in_process_grid import InProcessGrid
 from understudy.federated.task import open_client, read_spending, read_terms, write_terms
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
@@ -42,6 +41,7 @@ from understudy.release.verify import verify
 from understudy.runs.run import locked
 
 from .helpers import BUDGET, CLIENTS, federated_data, members, tiny_config
+from .in_process_grid import InProcessGrid
 from .test_fedavg import CONFIG as FEDAVG
 
 

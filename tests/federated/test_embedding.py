@@ -21,7 +21,6 @@ from understudy.federated.client import Client
 from understudy.federated.client_ledger import Membership
 from understudy.federated.client_mechanisms import GaussianParts
 from understudy.federated.fleet import RemoteFleet, SimulatedFleet
-from understudy.federated.local import LocalTransport
 from understudy.privacy import viewers
 from understudy.privacy.certificate import Guarantee
 from understudy.privacy.events import Event
@@ -29,7 +28,16 @@ from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness.streams import Randomness
 from understudy.release.verify import verify
 
-from .helpers import BUDGET, GENEROUS, federated_data, make_client, tiny_config, tiny_contract, tiny_plan
+from .helpers import (
+    BUDGET,
+    GENEROUS,
+    LocalTransport,
+    federated_data,
+    make_client,
+    tiny_config,
+    tiny_contract,
+    tiny_plan,
+)
 
 CPU = torch.device("cpu")
 

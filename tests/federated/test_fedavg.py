@@ -11,7 +11,6 @@ from understudy.engines.critics.panel import Home
 from understudy.errors import InputError
 from understudy.federated.client_ledger import Membership
 from understudy.federated.fedavg_gan import FedAvgConfig, FedAvgGan
-from understudy.federated.local import LocalTransport
 from understudy.federated.messages import Images, question_key
 from understudy.federated.task import ClientTerms, read_spending, write_client
 from understudy.federated.updates import (
@@ -30,7 +29,7 @@ from understudy.release.release import load
 from understudy.release.verify import verify
 
 from ..helpers.runs import recorded
-from .helpers import BUDGET, CLASSES, GENEROUS, federated_data, members
+from .helpers import BUDGET, CLASSES, GENEROUS, LocalTransport, federated_data, members
 
 CONFIG = {
     "privacy": {"noise_multiplier": 10.0, "rounds": 4, "clients_per_round": 1.5},

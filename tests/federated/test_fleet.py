@@ -17,7 +17,6 @@ from understudy.engines.critics.panel import Home
 from understudy.errors import CheckError, InputError
 from understudy.federated import embedding, messages
 from understudy.federated.fleet import RemoteFleet, Round, SimulatedFleet, slots_of_records
-from understudy.federated.local import LocalTransport
 from understudy.federated.messages import Answer, Images, Status
 from understudy.federated.routing import RoutingDesk
 from understudy.privacy.ledger import Ledger
@@ -27,7 +26,7 @@ from understudy.release.release import load
 from understudy.release.verify import verify
 
 from ..helpers.runs import recorded
-from .helpers import BUDGET, federated_data, make_client, tiny_config, tiny_contract, tiny_plan
+from .helpers import BUDGET, LocalTransport, federated_data, make_client, tiny_config, tiny_contract, tiny_plan
 
 
 @pytest.fixture(scope="module")
