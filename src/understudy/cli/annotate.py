@@ -13,7 +13,6 @@ import typer
 from understudy.cli.options import (
     Classes,
     ConfigFile,
-    DataOptions,
     Declare,
     Device,
     Json,
@@ -23,6 +22,7 @@ from understudy.cli.options import (
     Seed,
     SetValues,
     Shape,
+    data_options,
     print_json,
     read_settings,
     refuse_moved_alone,
@@ -31,6 +31,7 @@ from understudy.cli.progress import show_progress, stop_on_signals
 from understudy.errors import InputError
 
 if TYPE_CHECKING:
+    from understudy.data.declarations import DataOptions
     from understudy.release.release import Release
 
 
@@ -92,7 +93,7 @@ def command(
     if data is not None and out is None:
         raise InputError("annotate: --out is needed for the run; pass for example --out runs/annotated")
     if data is not None and out is not None:
-        source = DataOptions(data, records, classes, shape, declare or ())
+        source = data_options(data, records, classes, shape, declare)
         request = Request(release, out, epsilon, delta, read_settings(config, settings, device), seed)
         annotated = _continue(request, source, moved) if resume else _start(request, source)
     else:
@@ -143,6 +144,7 @@ def _load(folder: Path) -> Release:
 def _label(release: Release, images: str, to: Path) -> dict[str, Any]:
     """Label images of a file or folder. Privacy: post-processing of the annotated release."""
     from understudy.annotation import label_images
+    from understudy.data.declarations import DataOptions
     from understudy.release.export import check_destination, export
     from understudy.report.pictures import planes_last
 

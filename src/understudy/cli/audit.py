@@ -14,7 +14,6 @@ from understudy.cli.options import (
     Classes,
     ConfigFile,
     Data,
-    DataOptions,
     Declare,
     Json,
     Preset,
@@ -22,6 +21,7 @@ from understudy.cli.options import (
     ReleaseFolder,
     SetValues,
     Shape,
+    data_options,
     print_json,
     read_settings,
 )
@@ -94,7 +94,7 @@ def run(
     from understudy.privacy.budget import Budget
 
     budget = Budget(epsilon, delta)
-    loaded = DataOptions(data, records, classes, shape, declare or ()).load()
+    loaded = data_options(data, records, classes, shape, declare).load()
     if clients is not None:
         from understudy.data.dataset import with_clients
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from understudy.cli.options import DataOptions
+from understudy.data.declarations import DataOptions
 from understudy.errors import BudgetError, InputError
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from understudy.cli.options import (
     AllMoved,
     Classes,
     ConfigFile,
-    DataOptions,
     Declare,
     Device,
     Json,
@@ -19,6 +18,7 @@ from understudy.cli.options import (
     Records,
     SetValues,
     Shape,
+    data_options,
     print_json,
     read_settings,
 )
@@ -88,7 +88,7 @@ def command(
         sweep = Sweep(
             method=what[0],
             out=out,
-            source=DataOptions(data, records, classes, shape, declare or ()),
+            source=data_options(data, records, classes, shape, declare),
             budget=(epsilon, delta),
             config=read_settings(config, settings, device),
             over=tuple(over or ()),

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from understudy.cli.options import DataOptions, Json, print_json, read_settings
+from understudy.cli.options import Json, print_json, read_settings
 
 NAME = "demo"
 _METHOD, _EPSILON, _DELTA = "dp-merf", 10.0, 1e-5
@@ -53,6 +53,7 @@ def _train(run: Path, say: Callable[[str], None]) -> None:
     import torch
 
     from understudy.cli.train import Request, continue_run, start_run
+    from understudy.data.declarations import DataOptions
 
     torch.set_num_threads(1)  # as quick for images this small, and not slowed down by whatever else is running
     source = DataOptions("digits")
@@ -76,6 +77,7 @@ def _sample(run: Path, destination: Path) -> None:
 
 def _evaluate(run: Path) -> float:
     from understudy.cli.evaluate import evaluate_release
+    from understudy.data.declarations import DataOptions
 
     digits = DataOptions("digits")
     result = evaluate_release(run, (digits, digits, "test"), "cnn", _SAMPLES)

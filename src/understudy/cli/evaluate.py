@@ -13,13 +13,13 @@ import typer
 from understudy.cli.options import (
     Classes,
     Data,
-    DataOptions,
     Declare,
     Json,
     Records,
     ReleaseFolder,
     Shape,
     Temperature,
+    data_options,
     print_json,
 )
 from understudy.cli.progress import Listeners, show_scoring
@@ -27,6 +27,7 @@ from understudy.errors import InputError
 
 if TYPE_CHECKING:
     from understudy.data import ImageDataset
+    from understudy.data.declarations import DataOptions
     from understudy.evaluate.evaluation import EvaluationConfig
 
 
@@ -116,8 +117,8 @@ def command(
     from understudy.evaluate.private_cache import default_folder as private_folder
     from understudy.files import make_folder, write_text
 
-    source = DataOptions(data, records, classes, shape, declare or ())
-    held_out = source if test_data is None else DataOptions(test_data, records, classes, shape, declare or ())
+    source = data_options(data, records, classes, shape, declare)
+    held_out = source if test_data is None else data_options(test_data, records, classes, shape, declare)
     split = "test" if test_data is None else "train"
     if to is not None:
         make_folder(to.parent, "to")

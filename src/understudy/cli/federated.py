@@ -12,7 +12,6 @@ from understudy.cli.options import (
     Classes,
     ConfigFile,
     Data,
-    DataOptions,
     Declare,
     Device,
     Json,
@@ -24,8 +23,7 @@ from understudy.cli.options import (
     Seed,
     SetValues,
     Shape,
-    parse_declarations,
-    parse_shape,
+    data_options,
     print_json,
     read_settings,
     refuse_moved_alone,
@@ -77,7 +75,7 @@ def simulate(
 
     refuse_moved_alone(moved, resume)
     get_federated_method(method)
-    source = DataOptions(data, records, classes, shape, declare or ())
+    source = data_options(data, records, classes, shape, declare)
     values = read_settings(config, settings, device)
     loaded = with_clients(source.load(), clients)
     with stop_on_signals() as stop, show_progress() as listener:
@@ -114,6 +112,7 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Write a federation: contract, certificates, keys, Flower's files, and a folder for each client."""
+    from understudy.data.declarations import parse_shape
     from understudy.data.options import declare_domain
     from understudy.privacy.budget import Budget
 
@@ -186,6 +185,7 @@ def client(
 ) -> None:
     """Take part: answer the server's questions with installed code only, until interrupted."""
     _require_flower()
+    from understudy.data.declarations import parse_declarations
     from understudy.data.options import source_options
     from understudy.federated.deployment.operating import check_address, run_client
     from understudy.federated.task import lasting_source, read_terms, write_terms

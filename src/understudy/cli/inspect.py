@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from understudy.cli.options import Classes, DataOptions, Declare, Json, Records, Shape, print_json
+from understudy.cli.options import Classes, Declare, Json, Records, Shape, data_options, print_json
 from understudy.errors import CheckError, InputError
 
 if TYPE_CHECKING:
+    from understudy.data.declarations import DataOptions
     from understudy.inspection.samples import Samples
 
 
@@ -56,7 +57,7 @@ def command(
     drawn = _draw(suspect, samples)
     reference = None if normal is None else _draw(normal, samples)
     if real is not None:
-        reference = _real(drawn, DataOptions(real, records, classes, shape, declare or ()), samples)
+        reference = _real(drawn, data_options(real, records, classes, shape, declare), samples)
     inspection = inspect_samples(drawn, reference)
     path = write_page(inspection, to)
     if as_json:

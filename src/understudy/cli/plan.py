@@ -13,7 +13,6 @@ from understudy.cli.options import (
     Preset,
     SetValues,
     parse_budget,
-    parse_shape,
     print_json,
     read_settings,
 )
@@ -41,6 +40,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Say what a run would do and cost, without data."""
+    from understudy.data.declarations import parse_shape
     from understudy.data.options import declare_domain
     from understudy.methods.base import configure
     from understudy.methods.registry import get_method

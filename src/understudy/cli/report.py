@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from understudy.cli.options import Classes, DataOptions, Declare, Json, Records, Shape, print_json
+from understudy.cli.options import Classes, Declare, Json, Records, Shape, data_options, print_json
 from understudy.errors import InputError
 
 if TYPE_CHECKING:
     from understudy.data import ImageDataset
+    from understudy.data.declarations import DataOptions
     from understudy.data.domain import Domain
     from understudy.report.report import ReportOptions
 
@@ -44,7 +45,7 @@ def command(
 
     options = ReportOptions(public=public)
     if data is not None and not public:
-        options = _with_data(folders, DataOptions(data, records, classes, shape, declare or ()))
+        options = _with_data(folders, data_options(data, records, classes, shape, declare))
     elif data is not None:
         raise InputError("report: --data shows real records, so it has no place beside --public; leave one of them out")
     path = write_report(folders, to, options)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from understudy.cli.options import DataOptions
+from understudy.data.declarations import DataOptions
 from understudy.errors import BudgetError, InputError
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from understudy.cli.options import (
     Classes,
     ConfigFile,
     Data,
-    DataOptions,
     Declare,
     Device,
     Json,
@@ -26,6 +25,7 @@ from understudy.cli.options import (
     SetValues,
     Shape,
     command_line,
+    data_options,
     parse_budget,
     print_json,
     read_settings,
@@ -35,6 +35,7 @@ from understudy.cli.progress import show_progress, stop_on_signals
 from understudy.errors import InputError
 
 if TYPE_CHECKING:
+    from understudy.data.declarations import DataOptions
     from understudy.release.release import Release
 
 
@@ -78,7 +79,7 @@ def command(
 
     Without a budget only a method that is not private can be trained; its release is stamped and never verifies.
     """
-    source = DataOptions(data, records, classes, shape, declare or ())
+    source = data_options(data, records, classes, shape, declare)
     request = Request(method, out, epsilon, delta, read_settings(config, settings, device), seed, preset)
     refuse_moved_alone(moved, resume)
     release = continue_run(request, source, moved) if resume else start_run(request, source)
