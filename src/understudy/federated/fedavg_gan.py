@@ -12,6 +12,7 @@ change without noise. The critic and its loss are those of ``gs-wgan-federated``
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,11 +23,11 @@ from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig, LearnerConfig
 from understudy.federated.claims import delta_remarks, enrolled
 from understudy.federated.contract import Contract, FederatedMethod
-from understudy.privacy import accounting
+from understudy.methods.base import finish_plan
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import ClientLimits
 from understudy.privacy.events import Event, PoissonSampling
-from understudy.privacy.plan import Plan
+from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
     import torch
@@ -103,22 +104,16 @@ class FedAvgGan(FederatedMethod):
         def events(multiplier: float) -> tuple[Event, ...]:
             return (_event(config, clients, multiplier),)
 
-        planned = events(config.privacy.noise_multiplier or accounting.calibrate(events, budget))
         settings, rounds = config.method, config.privacy.rounds
         steps = rounds * (config.privacy.clients_per_round or 1) * settings.critics.rounds
-        return Plan(
-            method=self.name,
-            config=config.with_noise(planned[0].noise_multiplier),
-            domain=domain,
-            budget=budget,
-            events=planned,
-            epsilon=accounting.certified_epsilon(planned, budget.delta),
+        costs = Costs(
             steps=rounds * settings.generator_steps,
             memory_bytes=settings.critics.memory_bytes(domain, clients),
             seconds=steps / 20 + rounds * settings.generator_steps * settings.batch / 200 + 10,
             seconds_on_gpu=steps / 2000 + rounds * settings.generator_steps * settings.batch / 7000 + 10,
-            remarks=(f"there is no guarantee against {_NO_CLAIM}", *delta_remarks(budget.delta, clients)),
         )
+        remarks = (f"there is no guarantee against {_NO_CLAIM}", *delta_remarks(budget.delta, clients))
+        return replace(finish_plan(self, config, domain, budget, events, costs), remarks=remarks)
 
     def contract(self, plan: Plan) -> Contract:
         """The contract that a plan means for the clients."""

@@ -21,6 +21,7 @@ clients are reached by messages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -39,11 +40,11 @@ from understudy.federated.config import (
 )
 from understudy.federated.contract import Contract, FederatedMethod
 from understudy.federated.messages import bytes_per_step
-from understudy.privacy import accounting
+from understudy.methods.base import finish_plan
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import Guarantee
 from understudy.privacy.events import Event, RoutedSampling
-from understudy.privacy.plan import Plan
+from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
     from understudy.engines.critics import panel as critic_panel
@@ -127,23 +128,14 @@ class GsWganFederated(FederatedMethod):
         def events(multiplier: float) -> tuple[Event, ...]:
             return (answer_event(config, domain, multiplier), *embedding_event(config, domain))
 
-        planned = events(config.privacy.noise_multiplier or accounting.calibrate(events, accounted))
-        noisy = config.with_noise(planned[0].noise_multiplier)
-        assert isinstance(noisy, FederatedConfig)
-        return Plan(
-            method=self.name,
-            config=noisy,
-            domain=domain,
-            budget=budget,
-            events=planned,
-            epsilon=accounting.certified_epsilon(planned, accounted.delta),
-            steps=limits.rounds * noisy.method.steps_per_round,
-            memory_bytes=noisy.method.critics.memory_bytes(domain, limits.clients),
-            seconds=rough_seconds(noisy, limits, critic_steps_per_second=20, queries_per_second=200),
-            seconds_on_gpu=rough_seconds(noisy, limits, critic_steps_per_second=7000, queries_per_second=7000),
-            remarks=_remarks(noisy, domain, budget),
-            limits=limits,
+        costs = Costs(
+            steps=limits.rounds * config.method.steps_per_round,
+            memory_bytes=config.method.critics.memory_bytes(domain, limits.clients),
+            seconds=rough_seconds(config, limits, critic_steps_per_second=20, queries_per_second=200),
+            seconds_on_gpu=rough_seconds(config, limits, critic_steps_per_second=7000, queries_per_second=7000),
         )
+        plan = finish_plan(self, config, domain, accounted, events, costs)
+        return replace(plan, budget=budget, remarks=_remarks(self.contract(plan), config, budget), limits=limits)
 
     def claims(self, config: MethodConfig, events: Sequence[Event], budget: Budget) -> list[Guarantee]:
         """What holds against the public, against the server and against colluding clients."""
@@ -248,8 +240,7 @@ def _report(run: Run, number: int, contract: Contract, generator: RoundPlayer) -
     )
 
 
-def _remarks(config: FederatedConfig, domain: Domain, budget: Budget) -> tuple[str, ...]:
-    contract = federation_contract(config, domain)
+def _remarks(contract: Contract, config: FederatedConfig, budget: Budget) -> tuple[str, ...]:
     size = bytes_per_step(contract, config.method.steps_per_round)
     messages = f"messages: {size:,.0f} bytes to and from each client for every generator step"
     return (messages, *delta_remarks(budget.delta, contract.limits.clients))

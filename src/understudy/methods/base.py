@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,7 +18,7 @@ from understudy.privacy.budget import Budget, NoBudget
 from understudy.privacy.certificate import Guarantee
 from understudy.privacy.claims.kept import DataDependentClaim
 from understudy.privacy.events import Event
-from understudy.privacy.plan import Plan
+from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
     from understudy.models.generator import Generator
@@ -61,6 +62,31 @@ class Method(ABC):
     def publishes_data_dependent_claims(self, config: MethodConfig) -> bool:
         """Whether the owner asked for them in the certificate; they stay in the private folder otherwise."""
         return False
+
+
+def finish_plan(
+    method: Method,
+    config: MethodConfig,
+    domain: Domain,
+    budget: Budget,
+    events: Callable[[float], tuple[Event, ...]],
+    costs: Costs,
+) -> Plan:
+    """The tail of every private plan: the noise that was given, or the least that the budget allows, and its price.
+
+    ``events`` are all events of a run at a noise multiplier; a larger one makes none of them dearer.
+    """
+    noise_multiplier = config.privacy.noise_multiplier or accounting.calibrate(events, budget)
+    planned = events(noise_multiplier)
+    return Plan(
+        method=method.name,
+        config=config.with_noise(noise_multiplier),
+        domain=domain,
+        budget=budget,
+        events=planned,
+        epsilon=accounting.certified_epsilon(planned, budget.delta),
+        **asdict(costs),
+    )
 
 
 def configure(method: Method, values: Mapping[str, Any], preset: str | None = None) -> MethodConfig:

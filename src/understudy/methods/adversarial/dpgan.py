@@ -25,12 +25,11 @@ from understudy.data.sampling import sampling_rate
 from understudy.engines.config import AdversaryConfig, EmbeddingConfig
 from understudy.engines.embedding.share import Share, embedding_events, with_embedding
 from understudy.methods.adversarial.schedule import ScheduleConfig, StepSchedule
-from understudy.methods.base import Method
+from understudy.methods.base import Method, finish_plan
 from understudy.methods.config import overlay
-from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, PoissonSampling
-from understudy.privacy.plan import Plan
+from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
     from torch import nn
@@ -147,16 +146,7 @@ class DpGan(Method):
         def events(multiplier: float) -> tuple[Event, ...]:
             return (_step_event(config, domain, multiplier), *embedding)
 
-        planned = events(config.privacy.noise_multiplier or accounting.calibrate(events, budget))
-        return Plan(
-            method=self.name,
-            config=config.with_noise(planned[0].noise_multiplier),
-            domain=domain,
-            budget=budget,
-            events=planned,
-            epsilon=accounting.certified_epsilon(planned, budget.delta),
-            **costs(config, domain),
-        )
+        return finish_plan(self, config, domain, budget, events, costs(config, domain))
 
     def train(self, run: Run) -> generators.Generator:
         """Algorithm 1: T discriminator steps, and a generator step after every n_D of them."""
@@ -245,18 +235,18 @@ def decided(config: DpGanConfig, domain: Domain) -> DpGanConfig:
     )
 
 
-def costs(config: DpGanConfig, domain: Domain) -> dict[str, Any]:
+def costs(config: DpGanConfig, domain: Domain) -> Costs:
     """Steps, memory and time of a decided config, from speeds seen at 28x28 and width 64."""
     steps, examples = config.privacy.steps or 1, 2 * _batch(config)
     relative = domain.shape[1] * domain.shape[2] / 784 * ((config.method.width or 64) / 64) ** 2
     at_once = min(examples, config.runtime.micro_batch)
     start = config.method.embedding.steps if config.privacy.embedding_share else 0
-    return {
-        "steps": steps,
-        "memory_bytes": int(3e6 * relative * at_once) + domain.nominal_records * domain.shape[0] * 4096 + 2**30,
-        "seconds": steps * (0.01 + 0.015 * relative * examples) + 0.02 * start,
-        "seconds_on_gpu": steps * (0.001 + 6e-6 * relative * examples) + 0.005 * start,
-    }
+    return Costs(
+        steps=steps,
+        memory_bytes=int(3e6 * relative * at_once) + domain.nominal_records * domain.shape[0] * 4096 + 2**30,
+        seconds=steps * (0.01 + 0.015 * relative * examples) + 0.02 * start,
+        seconds_on_gpu=steps * (0.001 + 6e-6 * relative * examples) + 0.005 * start,
+    )
 
 
 def step_schedule(settings: DpGanMethodConfig) -> StepSchedule:

@@ -7,6 +7,7 @@ it cannot be copied out of its run folder with ``understudy release``.
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -66,5 +67,5 @@ class Gan(DpGan):
             events=(),
             epsilon=math.inf,
             remarks=(NOT_PRIVATE,),
-            **costs(config, domain),
+            **asdict(costs(config, domain)),
         )

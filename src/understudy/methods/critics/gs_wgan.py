@@ -25,6 +25,7 @@ work on the same subsets and costs nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -36,11 +37,11 @@ from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig, EmbeddingConfig, LearnerConfig
 from understudy.engines.embedding.share import Share, embedding_events, with_embedding
 from understudy.errors import InputError
-from understudy.methods.base import Method
+from understudy.methods.base import Method, finish_plan
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, RevealedRouting, RoutedSampling
-from understudy.privacy.plan import Plan
+from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
     import torch
@@ -145,20 +146,8 @@ class GsWgan(Method):
         def events(multiplier: float) -> tuple[Event, ...]:
             return (_answer_event(config, multiplier), *embedding)
 
-        planned = events(config.privacy.noise_multiplier or accounting.calibrate(events, budget))
-        return Plan(
-            method=self.name,
-            config=config.with_noise(planned[0].noise_multiplier),
-            domain=domain,
-            budget=budget,
-            events=planned,
-            epsilon=accounting.certified_epsilon(planned, budget.delta),
-            steps=planned[0].count // config.method.queries_per_step,
-            memory_bytes=config.method.critics.memory_bytes(domain, config.privacy.subsets or 1),
-            seconds=_seconds(config, domain, critic_steps_per_second=2, queries_per_second=20),
-            seconds_on_gpu=_seconds(config, domain, critic_steps_per_second=7000, queries_per_second=7000),
-            remarks=_remarks(config, planned[0], budget.delta),
-        )
+        plan = finish_plan(self, config, domain, budget, events, _costs(config, domain))
+        return replace(plan, remarks=_remarks(config, plan.events[0], budget.delta))
 
     def train(self, run: Run) -> Generator:
         """Algorithm 1: warm start, then T steps of public critic training and B sanitized answers each."""
@@ -276,6 +265,16 @@ def _remarks(config: GsWganConfig, event: Event, delta: float) -> tuple[str, ...
     return (
         f"the paper's own formula, which treats the rows of a draw as drawn independently, gives {figure:.4g} here; "
         "it is not a guarantee of this algorithm",
+    )
+
+
+def _costs(config: GsWganConfig, domain: Domain) -> Costs:
+    """Steps, memory and time of a decided config."""
+    return Costs(
+        steps=(config.privacy.queries or 1) // config.method.queries_per_step,
+        memory_bytes=config.method.critics.memory_bytes(domain, config.privacy.subsets or 1),
+        seconds=_seconds(config, domain, critic_steps_per_second=2, queries_per_second=20),
+        seconds_on_gpu=_seconds(config, domain, critic_steps_per_second=7000, queries_per_second=7000),
     )
 
 

@@ -24,11 +24,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from understudy._lazy import LazyModule
 from understudy.configs import SMALL_IMAGE, Count, MethodConfig, Positive
 from understudy.data.domain import Domain
-from understudy.engines.embedding.share import embedding_events
-from understudy.methods.base import Method
-from understudy.privacy import accounting
+from understudy.engines.embedding.share import embedding_event
+from understudy.methods.base import Method, finish_plan
 from understudy.privacy.budget import Budget
-from understudy.privacy.plan import Plan
+from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
     from understudy.engines.embedding import fit as fitting
@@ -95,23 +94,17 @@ class DpHp(Method):
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """One execution of an unsampled Gaussian, with the least noise that the budget allows."""
         assert isinstance(config, DpHpConfig)
-        event = embedding_events(1, config.privacy.noise_multiplier, budget)[0]
         settings = _decided(config.method, domain)
         config = config.model_copy(update={"method": settings})
         features = _features(settings, domain)
         work = settings.steps * settings.batch * features
-        return Plan(
-            method=self.name,
-            config=config.with_noise(event.noise_multiplier),
-            domain=domain,
-            budget=budget,
-            events=(event,),
-            epsilon=accounting.certified_epsilon([event], budget.delta),
+        costs = Costs(
             steps=settings.steps,
             memory_bytes=24 * features * max(settings.batch, config.runtime.micro_batch) + 500 * 2**20,
             seconds=work * 2e-8 + settings.steps * 5e-3,
             seconds_on_gpu=work * 2e-11 + settings.steps * 8e-3,
         )
+        return finish_plan(self, config, domain, budget, lambda noise: (embedding_event(noise),), costs)
 
     def train(self, run: Run) -> generators.Generator:
         """Release the sums once, then fit the generator to the means; only the first of the two touches the data."""

@@ -19,11 +19,10 @@ from understudy._lazy import LazyModule
 from understudy.configs import Count, MethodConfig
 from understudy.data.domain import Domain
 from understudy.engines.config import EmbeddingConfig
-from understudy.engines.embedding.share import decided_embedding, embedding_events
-from understudy.methods.base import Method
-from understudy.privacy import accounting
+from understudy.engines.embedding.share import decided_embedding, embedding_event, embedding_events
+from understudy.methods.base import Method, finish_plan
 from understudy.privacy.budget import Budget
-from understudy.privacy.plan import Plan
+from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
     from understudy.engines.embedding import fit as fitting
@@ -64,21 +63,16 @@ class DpMerf(Method):
         assert isinstance(config, DpMerfConfig)
         event = embedding_events(1, config.privacy.noise_multiplier, budget)[0]
         settings = decided_embedding(config.method, domain, event.noise_multiplier)
-        config = config.model_copy(update={"method": settings})
+        decided = config.with_noise(event.noise_multiplier).model_copy(update={"method": settings})
         pixels, frequencies = math.prod(domain.shape), settings.frequencies or 0
         work = 12.0 * settings.steps * settings.batch * pixels * frequencies
-        return Plan(
-            method=self.name,
-            config=config.with_noise(event.noise_multiplier),
-            domain=domain,
-            budget=budget,
-            events=(event,),
-            epsilon=accounting.certified_epsilon([event], budget.delta),
+        costs = Costs(
             steps=settings.steps,
             memory_bytes=int(8 * frequencies * (pixels + 4 * config.runtime.micro_batch)) + 500 * 2**20,
             seconds=work / 5e10 + settings.steps * 5e-3,
             seconds_on_gpu=work / 5e13 + settings.steps * 5e-3,
         )
+        return finish_plan(self, decided, domain, budget, lambda noise: (embedding_event(noise),), costs)
 
     def train(self, run: Run) -> generators.Generator:
         """Release the embedding once, then fit the generator to it; only the first of the two touches the data."""

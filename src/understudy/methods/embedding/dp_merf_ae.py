@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -28,11 +29,11 @@ from understudy.configs import SMALL_IMAGE, Count, MethodConfig, Positive, Priva
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.embedding.share import embedding_events
-from understudy.methods.base import Method
+from understudy.methods.base import Method, finish_plan
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, PoissonSampling
-from understudy.privacy.plan import Plan
+from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
     from understudy.engines.dpsgd import sgd as private_sgd
@@ -140,17 +141,8 @@ class DpMerfAe(Method):
         def events(multiplier: float) -> tuple[Event, ...]:
             return (_step_event(config, domain, multiplier), *embedding)
 
-        planned = events(config.privacy.noise_multiplier or accounting.calibrate(events, budget))
-        return Plan(
-            method=self.name,
-            config=config.with_noise(planned[0].noise_multiplier),
-            domain=domain,
-            budget=budget,
-            events=planned,
-            epsilon=accounting.certified_epsilon(planned, budget.delta),
-            remarks=(_split(planned, budget),),
-            **_costs(config, domain),
-        )
+        plan = finish_plan(self, config, domain, budget, events, _costs(config, domain))
+        return replace(plan, remarks=(_split(plan.events, budget),))
 
     def train(self, run: Run) -> generators.Generator:
         """Train the auto-encoder, release the embedding of its codes once, then learn to draw codes."""
@@ -259,19 +251,19 @@ def _split(events: tuple[Event, ...], budget: Budget) -> str:
     )
 
 
-def _costs(config: DpMerfAeConfig, domain: Domain) -> dict[str, Any]:
+def _costs(config: DpMerfAeConfig, domain: Domain) -> Costs:
     """Steps, memory and time of a decided config."""
     settings, privacy, fit = config.method.autoencoder, config.privacy, config.method.embedding
     steps, batch = privacy.steps or 1, privacy.batch or 1
     relative = math.prod(domain.shape) / 784 * ((settings.width or 16) / 16) ** 2
     at_once = min(2 * batch, config.runtime.micro_batch)
     work = 12.0 * fit.steps * fit.batch * settings.code * fit.frequencies
-    return {
-        "steps": steps + fit.steps,
-        "memory_bytes": int(5e5 * relative * at_once) + domain.nominal_records * math.prod(domain.shape) + 2**30,
-        "seconds": steps * (0.02 + 1.5e-3 * relative * batch) + work / 5e9 + fit.steps * 5e-3,
-        "seconds_on_gpu": steps * (0.008 + 5e-6 * relative * batch) + work / 5e12 + fit.steps * 4e-3,
-    }
+    return Costs(
+        steps=steps + fit.steps,
+        memory_bytes=int(5e5 * relative * at_once) + domain.nominal_records * math.prod(domain.shape) + 2**30,
+        seconds=steps * (0.02 + 1.5e-3 * relative * batch) + work / 5e9 + fit.steps * 5e-3,
+        seconds_on_gpu=steps * (0.008 + 5e-6 * relative * batch) + work / 5e12 + fit.steps * 4e-3,
+    )
 
 
 def _config(run: Run) -> DpMerfAeConfig:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -20,12 +21,11 @@ from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig, EmbeddingConfig, LearnerConfig
 from understudy.engines.embedding.share import Share, embedding_events, with_embedding
 from understudy.errors import InputError
-from understudy.methods.base import Method
+from understudy.methods.base import Method, finish_plan
 from understudy.methods.config import overlay
-from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
-from understudy.privacy.plan import Plan
+from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
     from understudy.methods.teachers import teaching
@@ -127,20 +127,13 @@ class TeacherMethod(Method):
         def events(multiplier: float) -> tuple[Event, ...]:
             return (*self.vote_events(config, multiplier), *embedding)
 
-        planned = events(privacy.noise_multiplier or accounting.calibrate(events, budget))
-        return Plan(
-            method=self.name,
-            config=config.with_noise(planned[0].noise_multiplier),
-            domain=domain,
-            budget=budget,
-            events=planned,
-            epsilon=accounting.certified_epsilon(planned, budget.delta),
+        costs = Costs(
             steps=(config.privacy.queries or 1) // config.method.queries_per_step,
             memory_bytes=config.method.teachers.memory_bytes(domain, config.privacy.teachers or 1),
             seconds=self._seconds(config, domain, speed=0.25),
             seconds_on_gpu=self._seconds(config, domain, speed=1500.0),
-            remarks=_remarks(config),
         )
+        return replace(finish_plan(self, config, domain, budget, events, costs), remarks=_remarks(config))
 
     def train(self, run: Run) -> Generator:
         """Teachers train on their shards and public images, vote on generated images, and the generator follows."""

@@ -38,11 +38,10 @@ from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.config import EmbeddingConfig, LearnerConfig
 from understudy.engines.embedding.share import Share, embedding_events, with_embedding
-from understudy.methods.base import Method
-from understudy.privacy import accounting
+from understudy.methods.base import Method, finish_plan
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, PoissonSampling
-from understudy.privacy.plan import Plan
+from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -147,16 +146,7 @@ class DpSinkhorn(Method):
         def events(multiplier: float) -> tuple[Event, ...]:
             return (_step_event(config, domain, multiplier), *embedding)
 
-        planned = events(config.privacy.noise_multiplier or accounting.calibrate(events, budget))
-        return Plan(
-            method=self.name,
-            config=config.with_noise(planned[0].noise_multiplier),
-            domain=domain,
-            budget=budget,
-            events=planned,
-            epsilon=accounting.certified_epsilon(planned, budget.delta),
-            **_costs(config, domain),
-        )
+        return finish_plan(self, config, domain, budget, events, _costs(config, domain))
 
     def train(self, run: Run) -> Generator:
         """T steps: generate, match with a batch, clip and noise the gradient, let the generator follow it."""
@@ -222,7 +212,7 @@ def _decided(config: DpSinkhornConfig, domain: Domain) -> DpSinkhornConfig:
     return config.model_copy(update={"privacy": privacy, "method": method.model_copy(update=settings)})
 
 
-def _costs(config: DpSinkhornConfig, domain: Domain) -> dict[str, Any]:
+def _costs(config: DpSinkhornConfig, domain: Domain) -> Costs:
     """Steps, memory and time of a decided config."""
     transport, steps = config.method.transport, config.privacy.steps or 1
     blocks = (transport.cells or 1) * (1 if transport.label_cost else domain.classes or 1)
@@ -230,12 +220,12 @@ def _costs(config: DpSinkhornConfig, domain: Domain) -> dict[str, Any]:
     pairs = images * max(transport.images, 2 * (config.privacy.batch or 1) // blocks)
     start = config.method.embedding.steps if config.privacy.embedding_share else 0
     fit = start * config.method.embedding.batch * pixels * (config.method.embedding.frequencies or 0) * 12
-    return {
-        "steps": steps,
-        "memory_bytes": 2**30 + 2000 * images * pixels + 40 * pairs + domain.nominal_records * pixels,
-        "seconds": steps * (2e-2 + 4e-6 * images * pixels + 3e-8 * transport.iterations * pairs) + fit / 5e10,
-        "seconds_on_gpu": steps * (5e-3 + 3e-4 * transport.iterations) + start * 5e-3 + fit / 5e13,
-    }
+    return Costs(
+        steps=steps,
+        memory_bytes=2**30 + 2000 * images * pixels + 40 * pairs + domain.nominal_records * pixels,
+        seconds=steps * (2e-2 + 4e-6 * images * pixels + 3e-8 * transport.iterations * pairs) + fit / 5e10,
+        seconds_on_gpu=steps * (5e-3 + 3e-4 * transport.iterations) + start * 5e-3 + fit / 5e13,
+    )
 
 
 def _config(run: Run) -> DpSinkhornConfig:
