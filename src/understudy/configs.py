@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-SMALL_IMAGE = 16 * 16
-Positive = Annotated[float, Field(gt=0, le=1e9)]  # far beyond any use, far within float32
+SMALL_IMAGE = 16 * 16  # pixels; up to here smaller networks and fewer steps are decided
 Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, le=1e9)]  # far beyond any use, far within float32
+NonNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]  # 0: none
+Fraction = Annotated[float, Field(gt=0, lt=1)]  # some, but not all
 Precision = Literal["fp32", "tf32", "bf16"]
 
 
-class PrivacyConfig(BaseModel):
+class Strict(BaseModel):
+    """Plain data that users or files bring: frozen, without unknown keys, infinities or NaN."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Config(Strict):
+    """What a user sets."""
+
+
+class PrivacyConfig(Config):
     """What changes epsilon. ``noise_multiplier`` is calibrated to the budget unless it is given."""
 
-    model_config = _FROZEN
     noise_multiplier: Annotated[float, Field(gt=0)] | None = None
 
 
-class RuntimeConfig(BaseModel):
+class RuntimeConfig(Config):
     """What cannot change epsilon: where and how the same computation runs."""
 
-    model_config = _FROZEN
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     precision: Precision = "tf32"
-    micro_batch: Annotated[int, Field(ge=1)] = 2000
+    micro_batch: Count = 2000
     checkpoint_seconds: Annotated[float, Field(gt=0)] = 30.0
 
 
-class MethodConfig(BaseModel):
+class MethodConfig(Config):
     """Base of every method's config; a method narrows the three groups."""
 
-    model_config = _FROZEN
     privacy: PrivacyConfig = PrivacyConfig()
     runtime: RuntimeConfig = RuntimeConfig()
 
-    def with_noise(self, noise_multiplier: float) -> MethodConfig:
+    def with_noise(self, noise_multiplier: float) -> Self:
         """The same config with its noise multiplier decided."""
         privacy = self.privacy.model_copy(update={"noise_multiplier": noise_multiplier})
         return self.model_copy(update={"privacy": privacy})

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from understudy.configs import Count, Positive
+from understudy.configs import Config, Count, Fraction, Natural, NonNegative, Positive, Share
 from understudy.data.domain import Domain
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-
-class EmbeddingConfig(BaseModel):
+class EmbeddingConfig(Config):
     """A mean embedding and the fit of a generator to it. ``None`` is decided from public facts by ``decided``."""
 
-    model_config = _FROZEN
     frequencies: Count | None = None
     length_scales: tuple[Positive, ...] | None = None  # in units of the square root of the number of pixels
-    size_share: Annotated[float, Field(gt=0, lt=1)] = 0.02  # the part of a record's squared norm that counts its class
+    size_share: Fraction = 0.02  # the part of a record's squared norm that counts its class
     steps: Count = 3000
     batch: Count = 500
     learning_rate: Positive = 1e-3
@@ -33,16 +30,15 @@ class EmbeddingConfig(BaseModel):
         return self.model_copy(update={"frequencies": frequencies, "length_scales": scales})
 
 
-class CriticsConfig(BaseModel):
+class CriticsConfig(Config):
     """Critics on disjoint subsets: their size and how they train. ``None`` is decided from the image size."""
 
-    model_config = _FROZEN
     width: Annotated[int, Field(ge=8, multiple_of=8)] | None = None
     learning_rate: Positive = 1e-3
     batch: Count = 32
     per_step: Count = 50  # critics trained for each generator step, in turn
     rounds: Count = 5  # paper mode: critic steps for each draw
-    warm_iterations: Annotated[int, Field(ge=0)] = 30
+    warm_iterations: Natural = 30
     warm_learning_rate: Positive = 1e-3  # of the throw-away generators
 
     def memory_bytes(self, domain: Domain, subsets: int) -> int:
@@ -55,10 +51,9 @@ class CriticsConfig(BaseModel):
         return subsets * parameters * 12 + working + 2**30
 
 
-class LearnerConfig(BaseModel):
+class LearnerConfig(Config):
     """A generator that learns from image gradients. ``None`` is decided from the image size and the start."""
 
-    model_config = _FROZEN
     kind: Literal["dcgan", "resnet"] = "dcgan"
     width: Count | None = None
     latent: Count = 16
@@ -66,9 +61,9 @@ class LearnerConfig(BaseModel):
     latent_law: Literal["normal", "bernoulli"] = "normal"
     spectral_norm: bool = True
     learning_rate: Positive = 1e-4
-    average_decay: Annotated[float, Field(ge=0, lt=1)] = 0.995
-    embedding_pull: Annotated[float, Field(ge=0)] = 100.0  # towards a released embedding, in units of the clip bound
-    outside_penalty: Annotated[float, Field(ge=0)] = 10.0  # on raw values outside [0, 1], in units of the clip bound
+    average_decay: Share = 0.995
+    embedding_pull: NonNegative = 100.0  # towards a released embedding, in units of the clip bound
+    outside_penalty: NonNegative = 10.0  # on raw values outside [0, 1], in units of the clip bound
 
     def decided(self, width: int, *, from_embedding: bool) -> Self:
         """A cut output for a random start, which a sigmoid would not survive; a sigmoid where an embedding holds it."""
@@ -77,14 +72,12 @@ class LearnerConfig(BaseModel):
         return self.model_copy(update={"output": output, "width": width})
 
 
-Share = Annotated[float, Field(ge=0, lt=1)]
 Adversary = Literal["logistic", "wasserstein"]  # the loss: of a discriminator's logits, or of a critic's scores
 
 
-class AdversaryConfig(BaseModel):
+class AdversaryConfig(Config):
     """Networks, optimiser and what is released. ``None`` is decided from the declared image size."""
 
-    model_config = _FROZEN
     loss: Adversary = "logistic"
     width: Annotated[int, Field(ge=2, multiple_of=2)] | None = None
     latent: Count | None = None
@@ -92,5 +85,5 @@ class AdversaryConfig(BaseModel):
     generator_learning_rate: Positive | None = None
     betas: tuple[Share, Share] = (0.5, 0.999)
     average_decay: Share = 0.98  # of the generator's weights; 0 releases the last ones
-    head_start: Annotated[int, Field(ge=0)] | None = None  # discriminator steps before the first generator step
-    embedding_pull: Annotated[float, Field(ge=0)] = 30.0  # towards a released embedding, beside the logistic loss
+    head_start: Natural | None = None  # discriminator steps before the first generator step
+    embedding_pull: NonNegative = 30.0  # towards a released embedding, beside the logistic loss

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig
+from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig, LearnerConfig
-from understudy.engines.embedding.share import Share, embedding_events
+from understudy.engines.embedding.share import embedding_events
 from understudy.federated.claims import decided_limits, enrolled
 from understudy.federated.contract import Contract, EmbeddingTerms
 from understudy.privacy.budget import Budget

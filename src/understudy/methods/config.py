@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from understudy.configs import MethodConfig
 from understudy.errors import InputError
 from understudy.files import decode_json
 
 _MAXIMUM_BYTES = 4 * 2**20
-_FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 ConfigType = TypeVar("ConfigType", bound=MethodConfig)

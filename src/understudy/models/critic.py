@@ -12,8 +12,10 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
+
+from understudy.configs import Config, Count, NonNegative
 
 KERNEL = 5
 STRIDE = 2
@@ -22,12 +24,11 @@ CONVOLUTIONS = 3
 NORMALISE_EPS = 1e-12
 
 
-class CriticConfig(BaseModel):
+class CriticConfig(Config):
     """What fixes a critic's shape: the image, the number of classes (None: unlabelled) and the first layer's width."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     shape: tuple[int, int, int]  # channels, height, width
-    classes: Annotated[int, Field(ge=1)] | None = None
+    classes: Count | None = None
     width: Annotated[int, Field(ge=8, multiple_of=8)] = 64
 
     @model_validator(mode="after")
@@ -58,12 +59,11 @@ class CriticConfig(BaseModel):
         return self.channels[-1] * height * width
 
 
-class CriticLossConfig(BaseModel):
+class CriticLossConfig(Config):
     """WGAN-GP: the weight of the gradient penalty and of the drift term on real scores."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    penalty: Annotated[float, Field(ge=0)] = 10.0
-    drift: Annotated[float, Field(ge=0)] = 0.001
+    penalty: NonNegative = 10.0
+    drift: NonNegative = 0.001
 
 
 @dataclass(frozen=True)

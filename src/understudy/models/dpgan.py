@@ -17,9 +17,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
+from understudy.configs import Config, Count
 from understudy.models.generator import Generator, GeneratorConfig
 
 SLOPE = 0.2  # of the leaky rectifier
@@ -30,14 +31,13 @@ _MOST_DOUBLINGS = 3  # of the width, from the first half layer on
 Size = tuple[int, int]
 
 
-class DpganDiscriminatorConfig(BaseModel):
+class DpganDiscriminatorConfig(Config):
     """What fixes the network: the image, the number of classes (None: unlabelled) and the width of its first layer."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     shape: tuple[
         Annotated[int, Field(ge=1, le=3)], Annotated[int, Field(ge=8, le=64)], Annotated[int, Field(ge=8, le=64)]
     ]
-    classes: Annotated[int, Field(ge=1)] | None = None
+    classes: Count | None = None
     width: Annotated[int, Field(ge=2, multiple_of=2)] = 64
 
 

@@ -6,14 +6,16 @@ import math
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
+
+from understudy.configs import Config
 
 _SAMPLE_BATCH = 1000
 Side = Annotated[int, Field(ge=8, le=64)]
 
 
-class GeneratorConfig(BaseModel):
+class GeneratorConfig(Config):
     """Everything needed to build a generator and to draw from it; it is released next to the weights.
 
     ``output`` says how raw values become pixels in [0, 1]: ``sigmoid`` squashes, ``tanh`` does so twice as steeply,
@@ -21,7 +23,6 @@ class GeneratorConfig(BaseModel):
     law of labels when none is asked.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     kind: Literal["dcgan", "decoder", "dpgan", "resnet", "selu"] = "dcgan"
     shape: tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
     classes: Annotated[int, Field(ge=1, le=10_000)] | None = None

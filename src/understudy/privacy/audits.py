@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from understudy.configs import Count, Fraction, Natural, NonNegative, Strict
 from understudy.privacy.events import Event
 
-_STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 _DIGEST = r"^[0-9a-f]{64}$"
 
 
-class AuditRecord(BaseModel):
+class AuditRecord(Strict):
     """One audit: with ``confidence`` the audited thing is not (epsilon, ``delta``)-private below ``epsilon_lower``.
 
     ``events`` are those of the audited plan, from which ``claimed`` follows; ``corrected_for`` is the number of audits
@@ -23,21 +23,20 @@ class AuditRecord(BaseModel):
     own.
     """
 
-    model_config = _STRICT
     kind: Literal["mechanism", "run"]
     access: Literal["white-box", "black-box"]
     method: str
     viewer: Literal["public", "server"] = "public"
     events: Annotated[tuple[Event, ...], Field(min_length=1)]
-    delta: Annotated[float, Field(gt=0, lt=1)]
-    claimed: Annotated[float, Field(ge=0)]
-    epsilon_lower: Annotated[float, Field(ge=0)]
-    confidence: Annotated[float, Field(gt=0, lt=1)]
-    corrected_for: Annotated[int, Field(ge=1)]
-    trials: Annotated[int, Field(ge=1)]
-    held_out: Annotated[int, Field(ge=0)]
+    delta: Fraction
+    claimed: NonNegative
+    epsilon_lower: NonNegative
+    confidence: Fraction
+    corrected_for: Count
+    trials: Count
+    held_out: Natural
     threshold: float
-    wrong: Annotated[int, Field(ge=0)]
+    wrong: Natural
     data: str
     declared_public: bool
     generator_sha256: Annotated[str, Field(pattern=_DIGEST)] | None = None

@@ -6,50 +6,48 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
+from understudy.configs import Count, Fraction, NonNegative, Share, Strict
 from understudy.errors import InputError
 from understudy.files import read_json
 from understudy.privacy.audits import AuditRecord
 from understudy.privacy.claims.bayesian_claim import BayesianClaim
 from understudy.privacy.events import Event
 
-_STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 _MAXIMUM_BYTES = 4 * 2**20
 NOT_PRIVATE = "not private: trained without clipping or noise; do not publish"
 
 
-class ClientLimits(BaseModel):
+class ClientLimits(Strict):
     """What bounds the answers of one client of a federation; set before the first query, never read from the run.
 
     In each of ``rounds`` rounds ``queries`` queries are routed over ``clients`` enrolled clients; a client answers at
     most ``slots`` of them a round and ``answers`` in all, and a query beyond that is answered with zero plus noise.
     """
 
-    model_config = _STRICT
-    clients: Annotated[int, Field(ge=1)]
-    rounds: Annotated[int, Field(ge=1)]
-    queries: Annotated[int, Field(ge=1)]
-    slots: Annotated[int, Field(ge=1)]
-    answers: Annotated[int, Field(ge=1)]
+    clients: Count
+    rounds: Count
+    queries: Count
+    slots: Count
+    answers: Count
 
 
-class Guarantee(BaseModel):
+class Guarantee(Strict):
     """One statement of differential privacy: for whom, against whom, and how much.
 
     ``coalition`` is the number of clients that a ``client`` viewer unites; ``limits`` bound what a client answers.
     """
 
-    model_config = _STRICT
     kind: Literal["dp"] = "dp"
-    epsilon: Annotated[float, Field(ge=0)]
-    delta: Annotated[float, Field(gt=0, lt=1)]
+    epsilon: NonNegative
+    delta: Fraction
     unit: Literal["record", "client"] = "record"
     adjacency: Literal["add-remove", "replace-one"] = "add-remove"
     viewer: Literal["public", "server", "client"] = "public"
     accountant: Literal["pld"] = "pld"
-    delta_parts: dict[str, Annotated[float, Field(ge=0, lt=1)]] | None = None
-    coalition: Annotated[int, Field(ge=1)] | None = None
+    delta_parts: dict[str, Share] | None = None
+    coalition: Count | None = None
     limits: ClientLimits | None = None
 
     @property
@@ -60,7 +58,7 @@ class Guarantee(BaseModel):
         return self.delta - sum(part for name, part in self.delta_parts.items() if name != "accountant")
 
 
-class Certificate(BaseModel):
+class Certificate(Strict):
     """Everything a reader needs to recompute the claim; see docs/privacy.md for what it does and does not prove.
 
     ``not_private`` stamps a generator of a method without privacy: it has no events and no guarantee, and nobody can
@@ -68,7 +66,6 @@ class Certificate(BaseModel):
     claims of another kind, which nobody can recompute without the data: never without a guarantee beside them.
     """
 
-    model_config = _STRICT
     schema_version: Annotated[Literal[1], Field(alias="schema")] = 1
     method: str
     created: str
@@ -79,7 +76,7 @@ class Certificate(BaseModel):
     data_dependent: tuple[BayesianClaim, ...] | None = None
     assumed_public: Annotated[tuple[str, ...], Field(min_length=1)]
     randomness: str
-    runs_on_this_data: Annotated[int, Field(ge=1)]
+    runs_on_this_data: Count
     generator_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     config_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     stopped_because: str | None = None

@@ -9,47 +9,43 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from understudy.configs import Count, Natural, Strict
 from understudy.errors import InputError
 
 CLASS_MEANS = "class-wise mean embedding"  # the purpose of the event that also tells noisy class sizes
-_STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class NoSampling(BaseModel):
+class NoSampling(Strict):
     """Every unit takes part."""
 
-    model_config = _STRICT
     kind: Literal["none"] = "none"
 
 
-class PoissonSampling(BaseModel):
+class PoissonSampling(Strict):
     """Each unit takes part independently with probability ``rate``; who did stays secret."""
 
-    model_config = _STRICT
     kind: Literal["poisson"] = "poisson"
     rate: Annotated[float, Field(gt=0, le=1)]
 
 
-class RoutedSampling(BaseModel):
+class RoutedSampling(Strict):
     """Each query goes to one of ``subsets`` disjoint subsets, drawn secretly, independently and uniformly."""
 
-    model_config = _STRICT
     kind: Literal["routed"] = "routed"
-    subsets: Annotated[int, Field(ge=1)]
+    subsets: Count
 
 
-class RevealedRouting(BaseModel):
+class RevealedRouting(Strict):
     """One of ``subsets`` is drawn for ``rows`` queries at a time, and the draw is treated as known to everybody.
 
     This is the only proven reading of the published GS-WGAN algorithm, where a critic is updated when it is drawn.
     """
 
-    model_config = _STRICT
     kind: Literal["revealed"] = "revealed"
-    subsets: Annotated[int, Field(ge=1)]
-    rows: Annotated[int, Field(ge=1)]
+    subsets: Count
+    rows: Count
 
 
 Sampling = Annotated[
@@ -58,7 +54,7 @@ Sampling = Annotated[
 ]
 
 
-class Event(BaseModel):
+class Event(Strict):
     """``count`` executions of one mechanism on private data.
 
     ``noise_multiplier`` is the noise's standard deviation over the sensitivity. ``sensitivity`` names the convention
@@ -69,17 +65,16 @@ class Event(BaseModel):
     is charged and is never below what was planned or executed.
     """
 
-    model_config = _STRICT
     mechanism: Literal["gaussian"] = "gaussian"
     noise_multiplier: Annotated[float, Field(gt=0)]
     sensitivity: Literal["C", "2C", "sqrt(2)C"] | None = None
     unit: Literal["record", "client"] = "record"
     sampling: Sampling = NoSampling()
-    count: Annotated[int, Field(ge=1)]
-    planned: Annotated[int, Field(ge=0)] | None = None
-    executed: Annotated[int, Field(ge=0)] | None = None
+    count: Count
+    planned: Natural | None = None
+    executed: Natural | None = None
     purpose: str | None = None
-    noise_parts: Annotated[int, Field(ge=1)] | None = None
+    noise_parts: Count | None = None
 
     @model_validator(mode="after")
     def _charged_in_full(self) -> Event:

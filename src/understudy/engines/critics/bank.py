@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Annotated
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
-from understudy.configs import Precision
+from understudy.configs import Config, Count, Precision, Share
 from understudy.engines.critics.layers import estimate, write_normalised
 from understudy.engines.critics.layout import CriticLayout
 from understudy.engines.critics.network import (
@@ -28,41 +28,37 @@ from understudy.engines.critics.network import (
 from understudy.errors import InputError
 from understudy.models.critic import Critic, CriticBatch, CriticConfig, CriticLossConfig
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid")
 _CPU_WORKSPACE = 2**28  # small enough to stay near the caches
 _CUDA_WORKSPACE = 2**34
 
 
-class AdamConfig(BaseModel):
+class AdamConfig(Config):
     """Adam, as the GS-WGAN paper sets it."""
 
-    model_config = _FROZEN
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
-    first_decay: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    second_decay: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    first_decay: Share = 0.5
+    second_decay: Share = 0.9
     eps: Annotated[float, Field(gt=0)] = 1e-8
 
 
-class CriticBankConfig(BaseModel):
+class CriticBankConfig(Config):
     """Method settings of a bank: the critic, how many of them, their loss and their optimiser."""
 
-    model_config = _FROZEN
     critic: CriticConfig
-    critics: Annotated[int, Field(ge=1)]
+    critics: Count
     loss: CriticLossConfig = CriticLossConfig()
     adam: AdamConfig = AdamConfig()
 
 
-class CriticBankOptions(BaseModel):
+class CriticBankOptions(Config):
     """Runtime settings: they change speed, memory and rounding, never the privacy.
 
     ``precision`` is that of the matrix products; parameters, moments, spectral norms and penalties stay in fp32.
     ``chunk`` is the most critics handled at once (None: as many as a share of the free memory holds).
     """
 
-    model_config = _FROZEN
     precision: Precision = "fp32"
-    chunk: Annotated[int, Field(ge=1)] | None = None
+    chunk: Count | None = None
 
     @property
     def dtype(self) -> torch.dtype:

@@ -11,26 +11,26 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
+from understudy.configs import Config, Count, Natural, NonNegative
 from understudy.engines.critics.bank import CriticBank, CriticReport
 from understudy.engines.critics.subsets import SubsetTable, take
 from understudy.models.critic import CriticBatch, CriticConfig
 
 
-class WarmStartConfig(BaseModel):
+class WarmStartConfig(Config):
     """How long and against what critics train before the first query."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    iterations: Annotated[int, Field(ge=0)] = 60
-    batch: Annotated[int, Field(ge=1)] = 32
-    block: Annotated[int, Field(ge=1)] = 125  # critics at a time
-    latent: Annotated[int, Field(ge=1)] = 16
-    hidden: Annotated[int, Field(ge=1)] = 128
+    iterations: Natural = 60
+    batch: Count = 32
+    block: Count = 125  # critics at a time
+    latent: Count = 16
+    hidden: Count = 128
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    outside: Annotated[float, Field(ge=0)] = 1.0  # weight of the pull on pixels outside 0..1
-    critic_steps: Annotated[int, Field(ge=1)] = 1  # for each step of the generators
+    outside: NonNegative = 1.0  # weight of the pull on pixels outside 0..1
+    critic_steps: Count = 1  # for each step of the generators
 
 
 @dataclass(frozen=True)

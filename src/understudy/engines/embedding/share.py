@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from understudy.data.domain import Domain
 from understudy.engines.config import EmbeddingConfig
@@ -13,7 +13,6 @@ from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import CLASS_MEANS, Event
 
-Share = Annotated[float, Field(ge=0, lt=1)]  # of epsilon; 0: no embedding
 Settings = TypeVar("Settings", bound=EmbeddingConfig)
 
 
@@ -34,7 +33,7 @@ class _Embedded(Protocol):
     def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self: ...
 
 
-Config = TypeVar("Config", bound=_Embedded)
+Embedded = TypeVar("Embedded", bound=_Embedded)
 
 
 def embedding_event(noise_multiplier: float) -> Event:
@@ -56,7 +55,7 @@ def decided_embedding(settings: Settings, domain: Domain, noise_multiplier: floa
     return settings.decided(pixels, noise_multiplier * (domain.classes or 1) / domain.nominal_records)
 
 
-def with_embedding(config: Config, domain: Domain, events: tuple[Event, ...]) -> Config:
+def with_embedding(config: Embedded, domain: Domain, events: tuple[Event, ...]) -> Embedded:
     """The config of a method that starts from an embedding, with its noise and its settings filled in."""
     noise = events[0].noise_multiplier if events else None
     privacy = config.privacy.model_copy(update={"embedding_noise_multiplier": noise})

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from understudy.configs import Count, MethodConfig, Positive
-from understudy.engines.embedding.share import Share
+from understudy.configs import Count, MethodConfig, Positive, Share
 from understudy.methods.adversarial.dpgan import DpGan, DpGanConfig, DpGanMethodConfig, DpGanPrivacy
 
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from understudy._lazy import LazyModule
-from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig
+from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.config import AdversaryConfig, EmbeddingConfig
-from understudy.engines.embedding.share import Share, embedding_events, with_embedding
+from understudy.engines.embedding.share import embedding_events, with_embedding
 from understudy.methods.adversarial.schedule import ScheduleConfig, StepSchedule
 from understudy.methods.base import Method, finish_plan
 from understudy.methods.config import overlay

@@ -10,19 +10,18 @@ post-processing.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import model_validator
 
-from understudy.configs import Count
+from understudy.configs import Config, Count, Fraction, Share
 
 
-class ScheduleConfig(BaseModel):
+class ScheduleConfig(Config):
     """The adaptive schedule, with the values of the paper."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    threshold: Annotated[float, Field(gt=0, lt=1)] = 0.6  # d: below this average accuracy, climb
-    decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # beta
+    threshold: Fraction = 0.6  # d: below this average accuracy, climb
+    decay: Share = 0.99  # beta
     grace: Count = 200  # generator steps on a rung at least: 2 / (1 - beta)
     ladder: tuple[Count, ...] = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 

@@ -29,13 +29,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from understudy._lazy import LazyModule
-from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig
+from understudy.configs import Config, Count, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig, EmbeddingConfig, LearnerConfig
-from understudy.engines.embedding.share import Share, embedding_events, with_embedding
+from understudy.engines.embedding.share import embedding_events, with_embedding
 from understudy.errors import InputError
 from understudy.methods.base import Method, finish_plan
 from understudy.privacy import accounting
@@ -83,10 +81,9 @@ class GsWganPrivacy(PrivacyConfig):
     embedding_noise_multiplier: Positive | None = None  # decided by the share
 
 
-class GsWganMethodConfig(BaseModel):
+class GsWganMethodConfig(Config):
     """The game between the generator and its critics; only ``mode`` changes epsilon."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     mode: Literal["routed", "paper"] = "routed"
     queries_per_step: Count = 512  # B
     critics: CriticsConfig = CriticsConfig()

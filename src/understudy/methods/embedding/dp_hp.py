@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from understudy._lazy import LazyModule
-from understudy.configs import SMALL_IMAGE, Count, MethodConfig, Positive
+from understudy.configs import SMALL_IMAGE, Config, Count, Fraction, MethodConfig, Natural, Positive, Share
 from understudy.data.domain import Domain
 from understudy.engines.embedding.share import embedding_event
 from understudy.methods.base import Method, finish_plan
@@ -43,21 +43,17 @@ else:
     mean_embedding = LazyModule("understudy.engines.embedding.means")
     states = LazyModule("understudy.runs.loop")
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-_Share = Annotated[float, Field(ge=0, lt=1)]
 
-
-class HermiteConfig(BaseModel):
+class HermiteConfig(Config):
     """Hermite features of pixels and of groups of pixels, and the fit of a generator to their means."""
 
-    model_config = _FROZEN
     length_scale: Positive = 0.5  # of the kernel of one pixel, whose values lie in [0, 1]
     order: Annotated[int, Field(ge=1, le=200)] = 10  # highest polynomial of the sum kernel
-    groups: Annotated[int, Field(ge=0)] | None = None  # of the product kernel; 0: none
+    groups: Natural | None = None  # of the product kernel; 0: none
     group_pixels: Annotated[int, Field(ge=2, le=8)] = 2
     group_order: Annotated[int, Field(ge=1, le=20)] = 4
-    group_share: _Share = 0.7  # of the squared norm of the features
-    size_share: Annotated[float, Field(gt=0, lt=1)] = 0.02  # the part of a record's squared norm that counts its class
+    group_share: Share = 0.7  # of the squared norm of the features
+    size_share: Fraction = 0.02  # the part of a record's squared norm that counts its class
 
 
 class DpHpMethodConfig(HermiteConfig):

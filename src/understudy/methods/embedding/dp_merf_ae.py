@@ -20,12 +20,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from understudy._lazy import LazyModule
-from understudy.configs import SMALL_IMAGE, Count, MethodConfig, Positive, PrivacyConfig
+from understudy.configs import SMALL_IMAGE, Config, Count, Fraction, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.embedding.share import embedding_events
@@ -56,27 +54,21 @@ else:
     states = LazyModule("understudy.runs.loop")
 
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-_Share = Annotated[float, Field(ge=0, lt=1)]
-
-
-class AutoencoderConfig(BaseModel):
+class AutoencoderConfig(Config):
     """An auto-encoder that is trained by DP-SGD. ``None`` is decided from the image size."""
 
-    model_config = _FROZEN
     code: Count = 10  # numbers that an image is encoded to; the generator has as many latent values
     width: Count | None = None
     learning_rate: Positive = 2e-3
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+    betas: tuple[Share, Share] = (0.9, 0.999)
 
 
-class CodeEmbeddingConfig(BaseModel):
+class CodeEmbeddingConfig(Config):
     """A mean embedding of codes and the fit of a generator to it; codes have norm at most one, hence the scale."""
 
-    model_config = _FROZEN
     frequencies: Count = 1000
     length_scale: Positive = 0.3
-    size_share: Annotated[float, Field(gt=0, lt=1)] = 0.02  # the part of a record's squared norm that counts its class
+    size_share: Fraction = 0.02  # the part of a record's squared norm that counts its class
     steps: Count = 2000
     batch: Count = 500
     learning_rate: Positive = 1e-3
@@ -92,14 +84,13 @@ class DpMerfAePrivacy(PrivacyConfig):
     batch: Count | None = None  # expected records in a step of the auto-encoder
     steps: Count | None = None  # of the auto-encoder
     clip: Positive = 0.1
-    embedding_share: Annotated[float, Field(gt=0, lt=1)] = 0.4  # of epsilon; the auto-encoder gets the rest
+    embedding_share: Fraction = 0.4  # of epsilon; the auto-encoder gets the rest
     embedding_noise_multiplier: Positive | None = None  # decided by the share
 
 
-class DpMerfAeMethodConfig(BaseModel):
+class DpMerfAeMethodConfig(Config):
     """Auto-encoder, embedding and fit; none of it changes epsilon."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     autoencoder: AutoencoderConfig = AutoencoderConfig()
     embedding: CodeEmbeddingConfig = CodeEmbeddingConfig()
 

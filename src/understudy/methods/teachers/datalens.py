@@ -14,12 +14,10 @@ image, without sampling. Cutting and all that follows is post-processing. Data-i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from understudy._lazy import LazyModule
-from understudy.configs import Count, MethodConfig
+from understudy.configs import Count, MethodConfig, Share
 from understudy.data.domain import Domain
 from understudy.methods.teachers.ensemble import (
     RehearsingConfig,
@@ -61,7 +59,7 @@ class DataLensPrivacy(TeacherPrivacy):
 class DataLensMethodConfig(RehearsingConfig):
     """The game between the generator and its teachers, and how votes become gradients."""
 
-    threshold: Annotated[float, Field(ge=0, lt=1)] = 0.0  # beta; 0: nothing is cut and the noisy vote is followed
+    threshold: Share = 0.0  # beta; 0: nothing is cut and the noisy vote is followed
     stochastic: bool = False  # draw signs with the probability that the gradient gives them
 
 

@@ -13,13 +13,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from understudy._lazy import LazyModule
-from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig
+from understudy.configs import Config, Count, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig, EmbeddingConfig, LearnerConfig
-from understudy.engines.embedding.share import Share, embedding_events, with_embedding
+from understudy.engines.embedding.share import embedding_events, with_embedding
 from understudy.errors import InputError
 from understudy.methods.base import Method, finish_plan
 from understudy.methods.config import overlay
@@ -36,10 +34,9 @@ else:
     teaching = LazyModule("understudy.methods.teachers.teaching")
 
 
-class TeachingConfig(BaseModel):
+class TeachingConfig(Config):
     """The game between the generator and its teachers; nothing here changes epsilon."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     queries_per_step: Count = 16  # B
     teachers: CriticsConfig = CriticsConfig(learning_rate=2e-3, batch=16, per_step=200, warm_iterations=80)
     generator: LearnerConfig = LearnerConfig(latent=4, learning_rate=2e-3, average_decay=0.95)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from understudy._lazy import LazyModule
-from understudy.configs import Count, MethodConfig, Positive
+from understudy.configs import Count, MethodConfig, Positive, Share
 from understudy.methods.teachers.ensemble import (
     RehearsingConfig,
     TeacherConfig,
@@ -76,7 +76,7 @@ class GPateMethodConfig(RehearsingConfig):
 
     bins: Annotated[int, Field(ge=2)] = 3
     limit: Positive = 1.5  # of the bins, in deviations of a coordinate of a random direction
-    consensus: Annotated[float, Field(ge=0, lt=1)] = 0.4  # share of teachers that a winning bin needs
+    consensus: Share = 0.4  # share of teachers that a winning bin needs
 
 
 class GPateConfig(TeacherConfig):

@@ -27,10 +27,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from understudy._lazy import LazyModule
-from understudy.configs import Count, MethodConfig, Positive
+from understudy.configs import Config, Count, MethodConfig, Positive
 from understudy.engines.config import LearnerConfig
 from understudy.methods.teachers.ensemble import (
     TeacherConfig,
@@ -66,10 +66,9 @@ _UNANIMOUS = 0.02  # a share of votes this close to 0 or 1, over all queries bet
 _SURE = 0.05  # only where the noise of that share is below this
 
 
-class StudentConfig(BaseModel):
+class StudentConfig(Config):
     """The student: a discriminator that learns the noisy votes on the latest queries."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     width: Annotated[int, Field(ge=8, multiple_of=8)] = 32
     learning_rate: Positive = 1e-3
     steps: Count = 8  # for each step of the generator

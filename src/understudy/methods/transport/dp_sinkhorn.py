@@ -30,14 +30,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from understudy._lazy import LazyModule
-from understudy.configs import SMALL_IMAGE, Count, MethodConfig, Positive, PrivacyConfig
+from understudy.configs import SMALL_IMAGE, Config, Count, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.config import EmbeddingConfig, LearnerConfig
-from understudy.engines.embedding.share import Share, embedding_events, with_embedding
+from understudy.engines.embedding.share import embedding_events, with_embedding
 from understudy.methods.base import Method, finish_plan
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, PoissonSampling
@@ -60,15 +60,13 @@ else:
     sinkhorn = LazyModule("understudy.methods.transport.sinkhorn")
     states = LazyModule("understudy.runs.loop")
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 # Rounding is divided by it: below, what padding rounds in blocks that a record does not reach would no longer be small.
 AboveRounding = Annotated[Positive, Field(ge=1e-3)]
 
 
-class TransportConfig(BaseModel):
+class TransportConfig(Config):
     """The Sinkhorn divergence of small cells of images. ``None`` is decided from the declared domain."""
 
-    model_config = _FROZEN
     cells: Count | None = None  # of each class (of the whole batch where labels only cost)
     images: Annotated[int, Field(ge=2)] = 5  # generated in each cell
     regularisation: AboveRounding = 0.02  # of the plan's entropy; costs are mean squares of pixel differences
@@ -94,10 +92,9 @@ class DpSinkhornPrivacy(PrivacyConfig):
     embedding_noise_multiplier: Positive | None = None  # decided by the share
 
 
-class DpSinkhornMethodConfig(BaseModel):
+class DpSinkhornMethodConfig(Config):
     """Transport, generator and start; none of it changes epsilon."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     transport: TransportConfig = TransportConfig()
     generator: LearnerConfig = LearnerConfig()
     embedding: EmbeddingConfig = EmbeddingConfig(steps=2000, batch=300)

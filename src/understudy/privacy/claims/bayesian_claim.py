@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+from understudy.configs import Config, Count, Fraction, Natural, NonNegative, Strict
+
 _ORDERS = (*range(1, 17), *range(18, 33, 2), *range(36, 65, 4), 72, 80, 96, 112, 128, 160, 192, 256)
-Probability = Annotated[float, Field(gt=0, lt=1)]
 Order = Annotated[int, Field(ge=1, le=512)]
 
 
-class BayesianConfig(BaseModel):
+class BayesianConfig(Config):
     """How a run is accounted beside its guarantee; none of it changes the run or its epsilon.
 
     ``heavy_tails`` says what happens where too few samples carry an estimate: ``charge`` never goes below Student's
@@ -27,11 +27,10 @@ class BayesianConfig(BaseModel):
     folder.
     """
 
-    model_config = _FROZEN
     pairs: Annotated[int, Field(ge=3, le=4096)] = 32  # m
-    delta_mu: Probability = 1e-10
-    failure_share: Probability = 0.5  # of delta_mu, for the confidence bounds of all steps and orders together
-    percentile_delta: Probability = 1e-5  # the delta of the percentile form
+    delta_mu: Fraction = 1e-10
+    failure_share: Fraction = 0.5  # of delta_mu, for the confidence bounds of all steps and orders together
+    percentile_delta: Fraction = 1e-5  # the delta of the percentile form
     orders: Annotated[tuple[Order, ...], Field(min_length=1)] = _ORDERS  # lambda
     formulas: Literal["tight", "as printed"] = "tight"  # proven improvements of equations 7 and 9, or these
     heavy_tails: Literal["charge", "warn"] = "charge"
@@ -50,8 +49,7 @@ class BayesianConfig(BaseModel):
         return self.delta_mu * self.failure_share
 
 
-_STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-Share = Annotated[float, Field(ge=0, le=1)]
+Portion = Annotated[float, Field(ge=0, le=1)]
 
 WARNING = (
     "epsilon_mu, epsilon_mu_distribution_free, order, estimated_steps, effective_samples and trusted were computed "
@@ -71,18 +69,17 @@ FEWEST_EFFECTIVE = 100
 _DIGITS = 1e-9
 
 
-class Percentile(BaseModel):
+class Percentile(Strict):
     """For a ``share`` of the units, data with and without that unit are (epsilon_mu, delta)-indistinguishable.
 
     By Markov's inequality (equation 12): the mean over units of the delta that belongs to epsilon_mu is below delta_mu.
     """
 
-    model_config = _STRICT
-    delta: Annotated[float, Field(gt=0, lt=1)]
-    share: Share
+    delta: Fraction
+    share: Portion
 
 
-class BayesianClaim(BaseModel):
+class BayesianClaim(Strict):
     """(epsilon_mu, delta_mu)-Bayesian differential privacy of one run, with all that it rests on.
 
     ``delta_mu`` contains ``failure``, the probability that the confidence bound fails somewhere in the run.
@@ -92,20 +89,19 @@ class BayesianClaim(BaseModel):
     Student's t: for members it holds whatever the law of their gradients' lengths.
     """
 
-    model_config = _STRICT
     kind: Literal["bayesian-dp"] = "bayesian-dp"
-    epsilon_mu: Annotated[float, Field(ge=0)]
-    delta_mu: Annotated[float, Field(gt=0, lt=1)]
-    failure: Annotated[float, Field(gt=0, lt=1)]
-    confidence: Share
+    epsilon_mu: NonNegative
+    delta_mu: Fraction
+    failure: Fraction
+    confidence: Portion
     percentile: Percentile
-    order: Annotated[int, Field(ge=1)]
+    order: Count
     pairs: Annotated[int, Field(ge=3)]
-    steps: Annotated[int, Field(ge=1)]
-    estimated_steps: Annotated[int, Field(ge=0)]
-    effective_samples: Annotated[float, Field(ge=0)]
+    steps: Count
+    estimated_steps: Natural
+    effective_samples: NonNegative
     trusted: bool
-    epsilon_mu_distribution_free: Annotated[float, Field(ge=0)]
+    epsilon_mu_distribution_free: NonNegative
     formulas: Literal["tight", "as printed"] = "tight"
     unit: Literal["record"] = "record"
     assumptions: Annotated[tuple[str, ...], Field(min_length=1)] = ASSUMPTIONS

@@ -20,9 +20,10 @@ from typing import Annotated, Literal
 import numpy as np
 from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from scipy.special import erfc
 
+from understudy.configs import Fraction, Natural, NonNegative, Strict
 from understudy.errors import InputError
 from understudy.files import read_json, write_text
 from understudy.privacy.accounting.renyi import ORDERS
@@ -42,7 +43,7 @@ ASSUMPTIONS = (
 )
 
 
-class VoteClaim(BaseModel):
+class VoteClaim(Strict):
     """A bound on what the winners of noisy votes tell, given how clearly they won.
 
     ``queries`` is what a certificate charges, the larger of planned and executed. ``recorded_queries`` of them are on
@@ -50,14 +51,13 @@ class VoteClaim(BaseModel):
     every one of their winners had been shown and had won by nothing.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     kind: Literal["data-dependent-votes"] = "data-dependent-votes"
-    epsilon_votes: Annotated[float, Field(ge=0)]
-    delta: Annotated[float, Field(gt=0, lt=1)]
+    epsilon_votes: NonNegative
+    delta: Fraction
     order: Annotated[float, Field(gt=1)]
-    queries: Annotated[int, Field(ge=0)]
-    recorded_queries: Annotated[int, Field(ge=0)]
-    answers: Annotated[int, Field(ge=0)]
+    queries: Natural
+    recorded_queries: Natural
+    answers: Natural
     unit: Literal["record"] = "record"
     assumptions: Annotated[tuple[str, ...], Field(min_length=1)] = ASSUMPTIONS
     warning: Annotated[str, Field(min_length=1)] = WARNING
