@@ -29,7 +29,7 @@ STAGES = (  # a module imports from its own stage and earlier ones, never from a
     ("federated",),
     ("release",),
     ("evaluate",),
-    ("api", "annotation"),
+    ("api", "annotation", "progress"),
     ("experiments",),
     ("report",),
     ("inspection",),

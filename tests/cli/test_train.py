@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from understudy.cli import progress as module
+from understudy import progress as module
 
 from .calling import Caller
 from .conftest import TINY
@@ -78,7 +78,7 @@ def test_what_was_declared_at_the_start_need_not_be_declared_again(
 
     start = ["train", "dp-merf", "--data", tmp_path / "floats.npz", "--out", tmp_path / "run"]
     with monkeypatch.context() as patch:
-        patch.setattr("understudy.cli.progress.StopSignal", Stop)
+        patch.setattr("understudy.progress.StopSignal", Stop)
         assert call(*start, *declared, *budget).code == 130
     answer = call(*start, "--resume")
     assert answer.code == 0, answer.err
@@ -93,7 +93,7 @@ def interrupted(call: Caller, train_arguments: list[object], tmp_path: Path, mon
         def __call__(self) -> bool:
             return (tmp_path / "run" / "progress.jsonl").exists()
 
-    monkeypatch.setattr("understudy.cli.progress.StopSignal", Stop)
+    monkeypatch.setattr("understudy.progress.StopSignal", Stop)
     answer = call(*train_arguments)
     monkeypatch.undo()
     assert answer.code == 130, answer

@@ -27,8 +27,8 @@ from understudy.cli.options import (
     read_settings,
     refuse_moved_alone,
 )
-from understudy.cli.progress import show_progress, stop_on_signals
 from understudy.errors import InputError
+from understudy.progress import show_progress, stop_on_signals
 
 if TYPE_CHECKING:
     from understudy.data.declarations import DataOptions

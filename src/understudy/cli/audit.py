@@ -25,8 +25,8 @@ from understudy.cli.options import (
     print_json,
     read_settings,
 )
-from understudy.cli.progress import show_progress
 from understudy.errors import CheckError
+from understudy.progress import show_progress
 
 if TYPE_CHECKING:
     from understudy.privacy.audits import AuditRecord

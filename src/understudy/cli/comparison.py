@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.cli.comparison_plan import RUNS, Task, check_tasks
-from understudy.cli.progress import StopSignal, stop_on_signals
 from understudy.errors import AbortedRun, CheckError, InputError, InterruptedRun, UnderstudyError
 from understudy.processes import worker_command, worker_environment
+from understudy.progress import StopSignal, stop_on_signals
 
 if TYPE_CHECKING:
     from understudy.data import ImageDataset
@@ -68,7 +68,7 @@ def run_comparison(tasks: Sequence[Task], out: Path, jobs: int | None) -> Compar
     from understudy.cli.sweep_plan import check_evaluation
     from understudy.evaluate.evaluation import expand_metrics
     from understudy.files import make_folder
-    from understudy.runs.run import locked
+    from understudy.runs.folder import locked
 
     names = expand_metrics(tasks[0].metrics)
     check_tasks(tasks)

@@ -22,8 +22,8 @@ from understudy.cli.options import (
     data_options,
     print_json,
 )
-from understudy.cli.progress import Listeners, show_scoring
 from understudy.errors import InputError
+from understudy.progress import Listeners, show_scoring
 
 if TYPE_CHECKING:
     from understudy.data import ImageDataset

@@ -95,12 +95,9 @@ def read_settings(path: Path | None, settings: Sequence[str] | None, device: str
 def parse_budget(method: Method, epsilon: float | None, delta: float | None) -> Budget:
     """The budget of a run: both figures for a private method, neither for one that is not."""
     from understudy.methods.base import check_budget
-    from understudy.privacy.budget import Budget
+    from understudy.privacy.budget import stated_budget
 
-    if (epsilon is None) != (delta is None):
-        missing = "--delta" if delta is None else "--epsilon"
-        raise InputError(f"budget: {missing} is missing; pass for example --epsilon 10 --delta 1e-5")
-    return check_budget(method, None if epsilon is None or delta is None else Budget(epsilon, delta))
+    return check_budget(method, stated_budget(epsilon, delta))
 
 
 def parse_labels(text: str | None) -> list[int] | None:

@@ -43,7 +43,7 @@ def run_sweep(sweep: Sweep) -> Curve:
     from understudy.evaluate.evaluation import expand_metrics
     from understudy.experiments.curves import parse_axis, plan_points
     from understudy.files import make_folder
-    from understudy.runs.run import locked
+    from understudy.runs.folder import locked
 
     axes = [parse_axis(text) for text in sweep.over]
     points = plan_points(axes, sweep.repeats)

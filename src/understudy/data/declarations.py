@@ -34,6 +34,10 @@ class DataOptions:
         options = source_options(**values)
         return load(self.source, split=split, records=self.records, classes=self.classes, options=options)
 
+    def held_out(self, test_data: str | None) -> tuple[DataOptions, str]:
+        """The data that figures are measured on, and which part of them; by default the test part of these."""
+        return (self, "test") if test_data is None else (replace(self, source=test_data), "train")
+
     def as_dict(self) -> dict[str, Any]:
         """The declarations as plain data, for whoever resumes the run."""
         return {

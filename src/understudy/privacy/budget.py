@@ -34,3 +34,11 @@ class NoBudget(Budget):
 
     def __post_init__(self) -> None:
         """Nothing to check: it is no budget."""
+
+
+def stated_budget(epsilon: float | None, delta: float | None) -> Budget | None:
+    """The budget that was stated, if any; half of one is refused."""
+    if (epsilon is None) != (delta is None):
+        missing = "--delta" if delta is None else "--epsilon"
+        raise InputError(f"budget: {missing} is missing; pass for example --epsilon 10 --delta 1e-5")
+    return None if epsilon is None or delta is None else Budget(epsilon, delta)

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from understudy.cli import progress as scoring
-from understudy.cli.progress import show_scoring
+from understudy import progress as scoring
 from understudy.evaluate.downstream import DownstreamResult
 from understudy.evaluate.parallel import DownstreamProgress
+from understudy.progress import show_scoring
 
 RESULT = DownstreamResult("lda", 0.8765, 12.34, 100, 100, 50, "settings")
 PROGRESS = DownstreamProgress(1, 13, RESULT, "real data")

@@ -1,0 +1,196 @@
+"""Live progress on stderr, of a run and of an evaluation, and a stop on Ctrl-C that leaves a run resumable.
+
+On a terminal it is drawn by rich; into a file it goes as a line every ten seconds.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from understudy.evaluate.parallel import DownstreamProgress, Listener
+    from understudy.runs.run import Progress, ProgressListener
+
+    Watched = tuple[ProgressListener | None, Callable[[], bool]]  # who hears of a run, and whether it is to stop
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """Who hears of a classifier that has finished, and of other work that is counted."""
+
+    classifiers: Listener | None = None
+    counts: Callable[[str, int, int], None] | None = None
+
+
+@dataclass(frozen=True)
+class Audience:
+    """Who hears of work in progress and may ask it to stop; by default nobody.
+
+    What watches a run, hears of an evaluation or waits for signals is made anew for each: it is a context.
+    """
+
+    say: Callable[[str], None] = lambda sentence: None
+    watch: Callable[[], AbstractContextManager[Watched]] = lambda: nullcontext((None, lambda: False))
+    scoring: Callable[[], AbstractContextManager[Listeners]] = lambda: nullcontext(Listeners())
+    stopping: Callable[[], AbstractContextManager[Callable[[], bool]]] = lambda: nullcontext(lambda: False)
+
+
+class StopSignal:
+    """Becomes true on the first SIGINT or SIGTERM; a second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self) -> bool:
+        """Whether the run was asked to stop."""
+        return self.requested
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """The signal handler."""
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+        _print("understudy: stopping at the next checkpoint; press Ctrl-C again to stop at once")
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopSignal]:
+    """Turn SIGINT and SIGTERM into a stop request while the block runs."""
+    request = StopSignal()
+    previous = {number: signal.signal(number, request.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def watch_run() -> Iterator[Watched]:
+    """Show a run, and stop it on signals."""
+    with stop_on_signals() as stop, show_progress() as listener:
+        yield listener, stop
+
+
+@contextmanager
+def show_progress() -> Iterator[ProgressListener]:
+    """A listener that shows steps, spending, public values, speed and time left of a run."""
+    speed = _Speed()
+    if not sys.stderr.isatty():
+        is_time = _Pace(heard=0.0)
+
+        def tell(progress: Progress) -> None:
+            if is_time(progress.step >= progress.steps):
+                _print(f"step {progress.step}/{progress.steps}  {describe(progress, speed)}")
+
+        yield tell
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[values]}"), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("train", total=None, values="preparing")
+
+        def listen(progress: Progress) -> None:
+            bar.update(task, total=progress.steps, completed=progress.step, values=describe(progress, speed))
+
+        yield listen
+
+
+@contextmanager
+def show_scoring() -> Iterator[Listeners]:
+    """Listeners that show what an evaluation has done and how long it took."""
+    if not sys.stderr.isatty():
+        is_time = _Pace(heard=time.monotonic())  # work that is done sooner is not worth a line
+
+        def tell(what: str, done: int, total: int) -> None:
+            if is_time():
+                _print(f"{done}/{total} {what}")
+
+        yield Listeners(lambda progress: _print(describe_classifier(progress)), tell)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def count(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done)
+
+        def listen(progress: DownstreamProgress) -> None:
+            count(f"classifiers trained on {progress.trained_on}", progress.finished, progress.total)
+            bars.console.print(describe_classifier(progress), highlight=False)
+
+        yield Listeners(listen, count)
+
+
+def describe(progress: Progress, speed: _Speed) -> str:
+    """The public values of a run in one line: spending first, then losses, then speed."""
+    from understudy.privacy.meaning import round_up
+
+    values = dict(progress.values)
+    parts = [f"epsilon {round_up(values.pop('epsilon_spent'), 3)} spent"] if "epsilon_spent" in values else []
+    images = values.pop("images_per_second", None)
+    parts += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in values.items()]
+    steps = speed(progress)
+    if images is not None:
+        parts.append(f"{images:,.0f} images/s")
+    elif steps is not None:
+        parts.append(f"{steps:.3g} steps/s")
+    return "  ".join(parts)
+
+
+def describe_classifier(progress: DownstreamProgress) -> str:
+    """One finished classifier; its accuracy comes with the stamp, at the end."""
+    result = progress.result
+    place = f"{progress.finished}/{progress.total}"
+    return f"{place:>6}  {result.classifier} trained on {progress.trained_on} in {result.seconds:.1f} s"
+
+
+class _Speed:
+    """Steps per second since the first report: a resumed run does not count what it did before."""
+
+    def __init__(self) -> None:
+        self.first: tuple[int, float] | None = None
+
+    def __call__(self, progress: Progress) -> float | None:
+        if self.first is None:
+            self.first = (progress.step, progress.seconds)
+        steps, seconds = progress.step - self.first[0], progress.seconds - self.first[1]
+        return steps / seconds if steps > 0 and seconds > 0 else None
+
+
+class _Pace:
+    """Says when it is time for another line."""
+
+    def __init__(self, heard: float) -> None:
+        self.heard = heard
+
+    def __call__(self, at_once: bool = False) -> bool:
+        if not at_once and time.monotonic() - self.heard < _SECONDS_BETWEEN_LINES:
+            return False
+        self.heard = time.monotonic()
+        return True
+
+
+def _print(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
+
+
+ON_STDERR = Audience(_print, watch_run, show_scoring, stop_on_signals)
