@@ -23,7 +23,7 @@ import numpy as np
 
 import understudy as us
 from record import command_line, current_commit, device_name
-from understudy.annotation import annotate, label_images
+from understudy.api import annotate, label_images
 from understudy.devices import choose_device
 from understudy.evaluate.cnn import CnnConfig, train_cnn
 from understudy.files import make_folder, write_text

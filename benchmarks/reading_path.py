@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,6 +31,7 @@ class Way:
         self.files: list[str] = []
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        """What ``sys.setprofile`` calls."""
         name = frame.f_code.co_filename
         if event != "call" or not name.startswith(self._root):
             return
@@ -47,7 +49,7 @@ class Way:
     def changes_of_room(self) -> int:
         """How often the next file lies in another room than the one before."""
         rooms = [str(Path(file).parent) for file in self.files]
-        return sum(before != after for before, after in zip(rooms, rooms[1:], strict=False))
+        return sum(before != after for before, after in pairwise(rooms))
 
 
 def follow(arguments: list[str], source: Path) -> dict[str, Any]:
