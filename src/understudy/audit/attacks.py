@@ -19,6 +19,7 @@ from understudy.audit.bounds import Numbers
 from understudy.audit.canaries import Canaries, Units, presence
 from understudy.data.dataset import ImageDataset
 from understudy.engines.embedding.means import Embedding
+from understudy.engines.records import load_batch
 from understudy.federated import embedding as client_embeddings
 from understudy.federated.contract import FederatedMethod
 from understudy.files import read_tensors
@@ -126,12 +127,10 @@ def embedding_scores(run: AuditedRun, total_dp: Tensor, event: Event) -> Numbers
         features = _features(run)
     if features is None:
         return None
-    labels = torch.zeros(len(run.canaries), dtype=torch.long)
-    if run.canaries.labels is not None:
-        labels = torch.from_numpy(run.canaries.labels)
+    images, labels = load_batch(run.canaries, slice(None), torch.device("cpu"))
     classes = run.data.domain.classes or 1
     rest = total_dp.view(classes, -1) - _known(run, features, classes)
-    own = features(_images(run.canaries.images)).double()
+    own = features(images).double()
     found = [(labels == label).nonzero().flatten() for label in range(classes)]
     parts = [
         presence(rest[label], [Units.by_coin(own[members], 0.5)], event.noise_multiplier)
@@ -145,11 +144,8 @@ def embedding_scores(run: AuditedRun, total_dp: Tensor, event: Event) -> Numbers
 
 def _known(run: AuditedRun, features: Features, classes: int) -> Tensor:
     """What the public records add to an embedding: (classes, features)."""
-    images = run.data.images
-    labels = torch.zeros(len(images), dtype=torch.long)
-    if run.data.labels is not None:
-        labels = torch.from_numpy(run.data.labels)
-    rows = features(_images(images)).double()
+    images, labels = load_batch(run.data, slice(None), torch.device("cpu"))
+    rows = features(images).double()
     if run.implementation.federated:  # a client's records share its norm, see ``federated.embedding``
         owners = torch.from_numpy(run.data.unit_of_record("client"))
         sizes = torch.bincount(owners)
@@ -170,7 +166,3 @@ def _features(run: AuditedRun) -> Features | None:
         return None
     frequencies = read_tensors(folder / "frequencies.safetensors")[0]["frequencies"]
     return Embedding(frequencies, settings.get("embedding", settings)["size_share"])
-
-
-def _images(images: np.ndarray) -> Tensor:
-    return torch.from_numpy(images).float() / 255

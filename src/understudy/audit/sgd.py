@@ -17,13 +17,13 @@ from understudy.audit.bounds import Numbers
 from understudy.audit.canaries import Units, presence, with_canaries
 from understudy.engines.critics.panel import Home
 from understudy.engines.dpsgd.gradients import FlatParameters
-from understudy.engines.dpsgd.step import DiscriminatorStep
-from understudy.engines.records import Fakes
+from understudy.engines.learner import SlopeLearner
+from understudy.engines.records import load_rows
 from understudy.federated.fedavg_gan import FedAvgConfig, FedAvgGan, average
 from understudy.federated.messages import Images
-from understudy.federated.player import RoundPlayer
 from understudy.federated.updates import SimulatedUpdates, Weights, make_discriminator
 from understudy.files import make_folder
+from understudy.methods.adversarial.discriminator import Fakes, discriminator_step
 from understudy.methods.adversarial.dpgan import DpGan, DpGanConfig
 from understudy.methods.base import Method
 from understudy.methods.embedding.dp_merf_ae import DpMerfAe, DpMerfAeConfig, autoencoder_steps
@@ -57,7 +57,7 @@ def audited_rounds(run: Run, audited: AuditedRun) -> tuple[Callable[[], object],
     assert isinstance(sampling, PoissonSampling)
     assert isinstance(audited.implementation, FedAvgGan)
     contract, home = audited.implementation.contract(run.plan), Home(run.randomness, run.device)
-    discriminator, generator = make_discriminator(contract, home), RoundPlayer(run, config.method.generator)
+    discriminator, generator = make_discriminator(contract, home), SlopeLearner(run, config.method.generator)
     clients = WatchedUpdates(run.data, contract, home)
     everybody = replace(audited.canaries, included=np.ones(len(audited.canaries), dtype=bool))
     imagined = SimulatedUpdates(with_canaries(audited.data, everybody, as_clients=True), contract, home)
@@ -129,25 +129,25 @@ def _discriminator(run: Run, audited: AuditedRun) -> Steps:
     method, config, domain = audited.implementation, run.plan.config, run.plan.domain
     assert isinstance(method, DpGan)
     assert isinstance(config, DpGanConfig)
-    settings = method.step_settings(config)
+    options, kind = method.step_options(config), config.method.loss
     network = method.discriminator(config, domain)
     generator = build_generator(method.network(config, domain, None))
-    step = DiscriminatorStep(run, network, generator, settings, run.plan.events[0])
-    fakes, random = Fakes(generator, torch.float32, labelled=run.data.labels is not None), torch.Generator()
+    step = discriminator_step(run, network, generator, options, kind, run.plan.events[0])
+    fakes, random = Fakes(run, generator, _FAKES), torch.Generator()
 
     def gradients(images: Tensor, labels: Tensor | None, sign: float) -> Tensor:
         def loss(logits: Tensor, _: Tensor) -> Tensor:
-            return softplus(-sign * logits) if settings.loss == "logistic" else -sign * logits
+            return softplus(-sign * logits) if kind == "logistic" else -sign * logits
 
-        return clip_rows(row_gradients(network, images, labels, loss), settings.clip)
+        return clip_rows(row_gradients(network, images, labels, loss), options.clip)
 
     def rows() -> list[Units]:
         drawn = fakes.render(*fakes.draw(_FAKES, random))
         made = gradients(drawn.images, drawn.labels, -1.0)
         middle = made.mean(dim=0, keepdim=True)
-        spread = Units(made - middle, 0.0, (settings.batch / _FAKES) ** 0.5)
+        spread = Units(made - middle, 0.0, (options.batch / _FAKES) ** 0.5)
         reals = _sampled(run, audited, lambda images, labels: gradients(images, labels, 1.0))
-        return [*reals, Units(middle, float(settings.batch), 0.0), spread]
+        return [*reals, Units(middle, float(options.batch), 0.0), spread]
 
     return step.take, rows
 
@@ -177,16 +177,8 @@ def _sampled(run: Run, audited: AuditedRun, rows: Callable[[Tensor, Tensor | Non
     sampling = run.plan.events[0].sampling
     assert isinstance(sampling, PoissonSampling)
     parts = ((audited.canaries, sampling.rate / 2), (audited.data, sampling.rate))
-    return [
-        Units.by_coin(
-            rows(
-                torch.from_numpy(part.images).float() / 255,
-                None if part.labels is None else torch.from_numpy(part.labels),
-            ),
-            chance,
-        )
-        for part, chance in parts
-    ]
+    loaded = ((*load_rows(part, _CPU), chance) for part, chance in parts)
+    return [Units.by_coin(rows(images.float() / 255, labels), chance) for images, labels, chance in loaded]
 
 
 def row_gradients(network: nn.Module, images: Tensor, labels: Tensor | None, loss: Loss) -> Tensor:

@@ -70,20 +70,3 @@ class LearnerConfig(Config):
         output = self.output or ("sigmoid" if from_embedding else "clamp")
         width = self.width or (width if self.kind == "resnet" else 32)
         return self.model_copy(update={"output": output, "width": width})
-
-
-Adversary = Literal["logistic", "wasserstein"]  # the loss: of a discriminator's logits, or of a critic's scores
-
-
-class AdversaryConfig(Config):
-    """Networks, optimiser and what is released. ``None`` is decided from the declared image size."""
-
-    loss: Adversary = "logistic"
-    width: Annotated[int, Field(ge=2, multiple_of=2)] | None = None
-    latent: Count | None = None
-    learning_rate: Positive | None = None  # of the discriminator
-    generator_learning_rate: Positive | None = None
-    betas: tuple[Share, Share] = (0.5, 0.999)
-    average_decay: Share = 0.98  # of the generator's weights; 0 releases the last ones
-    head_start: Natural | None = None  # discriminator steps before the first generator step
-    embedding_pull: NonNegative = 30.0  # towards a released embedding, beside the logistic loss

@@ -1,9 +1,11 @@
-"""A generator that learns from sanitized image gradients (gs-wgan, dp-sinkhorn), and the average that is released.
+"""The learner: a generator in training, and the average of its weights, which is what is released.
 
-From random weights, raw values are cut to [0, 1] for the critics, and the answers are passed straight through the cut
-with a pull on what lies outside: a sigmoid would saturate under the noise and the images would go black for good. A
-generator that starts from a released embedding keeps being pulled towards it, which holds a sigmoid alive; and a
-sigmoid lets the noise of the answers change hardly anything where a pixel is surely black or white.
+What all families share is ``Learner``. ``SlopeLearner`` learns from sanitized image gradients (critics, transport,
+teachers, federations). From random weights, raw values are cut to [0, 1] for the critics, and the answers are passed
+straight through the cut with a pull on what lies outside: a sigmoid would saturate under the noise and the images would
+go black for good. A generator that starts from a released embedding keeps being pulled towards it, which holds a
+sigmoid alive; and a sigmoid lets the noise of the answers change hardly anything where a pixel is surely black or
+white.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from understudy.data.domain import Domain
 from understudy.devices import low_precision
@@ -20,7 +22,7 @@ from understudy.engines.critics.panel import FakePool
 from understudy.engines.embedding.fit import FitConfig
 from understudy.engines.embedding.start import Anchor
 from understudy.errors import CheckError
-from understudy.models.generator import Generator, GeneratorConfig, build_generator
+from understudy.models.generator import GeneratorConfig, build_generator
 from understudy.runs.loop import Stateful
 from understudy.runs.run import Run
 
@@ -30,12 +32,20 @@ _CRITICS_ADVICE = "raise method.critics.warm_iterations or use fewer privacy.sub
 
 
 @dataclass(frozen=True)
+class Inputs:
+    """What images are made from: latent values and labels."""
+
+    latent: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
 class Drawn:
     """Generated images that remember how they were made: pixel values, or raw ones where the output is cut."""
 
     values: Tensor
     labels: Tensor | None
-    latent: Tensor | None = None
+    inputs: Inputs
 
     @property
     def pool(self) -> FakePool:
@@ -43,60 +53,123 @@ class Drawn:
         return FakePool(self.values.detach().clamp(0, 1), self.labels)
 
 
-class GeneratorPlayer:
-    """Draws images for queries and learns from their answers.
+@dataclass(frozen=True)
+class LearnerOptions:
+    """Adam's settings, and whether an average is released instead of the last weights."""
 
-    Privacy: it sees sanitized answers and released embeddings only, so all it does is post-processing.
+    learning_rate: float
+    betas: tuple[float, float]
+    averaged: bool = True
+
+
+class Learner:
+    """A generator that learns; ``released`` is the average of its weights, or the last ones without averaging.
+
+    Privacy: it sees sanitized values, released embeddings and its own images only, so all it does is post-processing.
     """
 
-    def __init__(self, run: Run, settings: LearnerConfig, anchor: Anchor | None = None) -> None:
-        self.settings, self.anchor, self._random = settings, anchor, run.randomness.generator(run.device)
-        config = _network(settings, run.plan.domain, anchor)
-        self.live = build_generator(config).to(run.device)
+    def __init__(
+        self, run: Run, network: GeneratorConfig, options: LearnerOptions, anchor: Anchor | None = None
+    ) -> None:
+        self.anchor, self._random = anchor, run.randomness.generator(run.device)
+        self._precision = run.plan.config.runtime.precision
+        self.live = build_generator(network).to(run.device)
+        self.released = self.live
+        if options.averaged:
+            self.released = build_generator(network.model_copy(update={"spectral_norm": False})).to(run.device)
+        self.average(0.0)
+        self._optimizer = torch.optim.Adam(self.live.parameters(), options.learning_rate, options.betas)
+
+    def fit_anchor(self, run: Run, config: FitConfig) -> None:
+        """Fit the generator to the released embedding before the first step."""
+        assert self.anchor is not None, "only where an embedding was released"
+        self.anchor.fit(run, self.live, config, self._random)
+        self.average(0.0)
+
+    def imagine(self, count: int, labels: Tensor | None = None) -> Drawn:
+        """Images with labels and latent values from the declared laws, unless labels are given."""
+        labels = self.live.draw_labels(count, self._random) if labels is None else labels
+        return self.render(Inputs(self.live.draw_latent(count, self._random), labels))
+
+    def render(self, inputs: Inputs) -> Drawn:
+        """The images of some inputs by the generator as it is now."""
+        with low_precision(self._precision, self._random.device):
+            values = self.values(self.live(inputs.latent, inputs.labels))
+        return Drawn(values, inputs.labels if self.live.config.classes is not None else None, inputs)
+
+    def values(self, raw: Tensor) -> Tensor:
+        """What is learnt through: the pixels."""
+        return self.live.pixels(raw)
+
+    @torch.no_grad()
+    def average(self, decay: float) -> None:
+        """Move the average towards the weights in effect (after spectral norm, so that it needs none)."""
+        if self.released is self.live:
+            return
+        means, weights = [], []
+        self.live.eval()
+        for name, module in self.released.named_modules():
+            for key, mean in module.named_parameters(recurse=False):
+                means.append(mean)
+                weights.append(getattr(self.live.get_submodule(name), key))
+        torch._foreach_lerp_(means, weights, 1 - decay)
+        self.live.train()
+
+
+class SlopeLearner(Learner):
+    """Draws images for queries and learns from their answers.
+
+    Privacy: answers are sanitized before it sees them, so any number of steps on them is free.
+    """
+
+    def __init__(self, run: Run, config: LearnerConfig, anchor: Anchor | None = None) -> None:
+        options = LearnerOptions(config.learning_rate, (0.5, 0.9))
+        super().__init__(run, _network(config, run.plan.domain, anchor), options, anchor)
+        self.config = config
         for weight in self.live.parameters():  # the fast layout for convolutions
             weight.data = weight.data.to(memory_format=torch.channels_last) if weight.dim() == 4 else weight.data
-        self.average = build_generator(config.model_copy(update={"spectral_norm": False})).to(run.device)
-        self._copy_weights(self.average, 0.0)
-        self._optimizer = torch.optim.Adam(self.live.parameters(), settings.learning_rate, betas=(0.5, 0.9))
         self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, _Decay(run.plan.steps))
-        self._precision = run.plan.config.runtime.precision
         self._blank_checks = 0
 
     def parts(self) -> dict[str, Stateful]:
         """What a checkpoint must keep beside the average."""
         return {"live": self.live, "optimizer": self._optimizer, "schedule": self._schedule}
 
-    def fit_anchor(self, run: Run, settings: FitConfig) -> None:
-        """Fit the generator to the released embedding before the first query."""
-        assert self.anchor is not None, "only where an embedding was released"
-        self.anchor.fit(run, self.live, settings, self._random)
-        self._copy_weights(self.average, 0.0)
+    def values(self, raw: Tensor) -> Tensor:
+        """Pixels, or raw values where the output is cut: what lies outside is pulled back by ``learn``."""
+        return self.live.pixels(raw.float()) if self.live.config.output == "sigmoid" else raw.float()
+
+    def draw_inputs(self, count: int) -> Inputs:
+        """What the images of a round are made from, by the declared law."""
+        return Inputs(self.live.draw_latent(count, self._random), self.live.draw_labels(count, self._random))
+
+    def show(self, inputs: Inputs) -> FakePool:
+        """The images of some inputs as others see them."""
+        with torch.no_grad():
+            return self.render(inputs).pool
 
     def pool(self, count: int) -> FakePool:
         """Generated images for the critics to train on."""
         with torch.no_grad():
             return self.imagine(count).pool
 
-    def imagine(self, count: int, labels: Tensor | None = None, latent: Tensor | None = None) -> Drawn:
-        """Images to ask about, with labels and latent values from the declared laws unless they are given."""
-        labels = self.live.draw_labels(count, self._random) if labels is None else labels
-        latent = self.live.draw_latent(count, self._random) if latent is None else latent
-        with low_precision(self._precision, self._random.device):
-            raw = self.live(latent, labels).float()
-        values = raw.sigmoid() if self.live.config.output == "sigmoid" else raw
-        return Drawn(values, labels if self.live.config.classes is not None else None, latent)
-
     def learn(self, drawn: Drawn, slopes_dp: Tensor) -> None:
         """One step along sanitized slopes (in units of the clip bound), the anchor's, and the pull back into [0, 1]."""
         values, pool = drawn.values.detach(), drawn.pool
-        slopes = slopes_dp.view_as(values) + 2 * self.settings.outside_penalty * (values - pool.images)
-        if self.anchor is not None and self.settings.embedding_pull:
-            slopes += self.settings.embedding_pull * self.anchor.slopes(pool.images, pool.labels)
+        slopes = slopes_dp.view_as(values) + 2 * self.config.outside_penalty * (values - pool.images)
+        if self.anchor is not None and self.config.embedding_pull:
+            slopes += self.config.embedding_pull * self.anchor.slopes(pool.images, pool.labels)
         self._optimizer.zero_grad(set_to_none=True)
         drawn.values.backward(slopes / len(values))
         self._optimizer.step()
         self._schedule.step()
-        self._copy_weights(self.average, self.settings.average_decay)
+        self.average(self.config.average_decay)
+
+    def learn_from(self, inputs: Inputs, slopes_dp: Tensor, steps: int) -> None:
+        """``steps`` steps over the answers of a round, each on its own part of them."""
+        parts = zip(inputs.latent.chunk(steps), inputs.labels.chunk(steps), slopes_dp.chunk(steps), strict=True)
+        for latent, labels, slopes in parts:
+            self.learn(self.render(Inputs(latent, labels)), slopes)
 
     def check_alive(self, images: Tensor, advice: str = _CRITICS_ADVICE) -> float:
         """Contrast of generated images; a generator that stays blank or always draws one image stops the run.
@@ -112,30 +185,19 @@ class GeneratorPlayer:
             )
         return contrast
 
-    @torch.no_grad()
-    def _copy_weights(self, average: Generator, decay: float) -> None:
-        """Move the average towards the weights in effect (after spectral norm, so that it needs none)."""
-        self.live.eval()
-        for name, module in average.named_modules():
-            own = dict(module.named_parameters(recurse=False))
-            current = self.live.get_submodule(name) if own else nn.Identity()
-            for key, mean in own.items():
-                mean.lerp_(getattr(current, key), 1 - decay)
-        self.live.train()
 
-
-def _network(settings: LearnerConfig, domain: Domain, anchor: Anchor | None) -> GeneratorConfig:
-    assert settings.width is not None, "decided by the plan"
-    assert settings.output is not None, "decided by the plan"
+def _network(config: LearnerConfig, domain: Domain, anchor: Anchor | None) -> GeneratorConfig:
+    assert config.width is not None, "decided by the plan"
+    assert config.output is not None, "decided by the plan"
     return GeneratorConfig(
-        kind=settings.kind,
+        kind=config.kind,
         shape=domain.shape,
         classes=domain.classes,
-        latent=settings.latent,
-        latent_law=settings.latent_law,
-        width=settings.width,
-        output=settings.output,
-        spectral_norm=settings.spectral_norm and settings.kind == "resnet",
+        latent=config.latent,
+        latent_law=config.latent_law,
+        width=config.width,
+        output=config.output,
+        spectral_norm=config.spectral_norm and config.kind == "resnet",
         label_weights=anchor.label_weights(domain) if anchor else None,
     )
 

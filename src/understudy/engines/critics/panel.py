@@ -19,6 +19,7 @@ from understudy.engines.config import CriticsConfig
 from understudy.engines.critics.bank import AdamConfig, CriticBank, CriticBankConfig, CriticBankOptions, CriticReport
 from understudy.engines.critics.subsets import SubsetTable, take
 from understudy.engines.critics.warm_start import PrivateRecords, WarmStartConfig, warm_start
+from understudy.engines.records import load_rows
 from understudy.models.critic import CriticBatch, CriticConfig
 from understudy.privacy.randomness.streams import Randomness
 from understudy.runs.run import Run
@@ -55,10 +56,8 @@ class CriticGroup:
         assert settings.width is not None, "decided by the plan"
         self._random = home.randomness.generator(home.device)
         table = SubsetTable.from_assignment(assignment, subsets)
-        labels = None if data.labels is None else torch.from_numpy(data.labels).to(home.device)
         self._records_private = PrivateRecords(
-            torch.from_numpy(data.images).to(home.device),
-            labels,
+            *load_rows(data, home.device),
             SubsetTable(table.members.to(home.device), table.sizes.to(home.device)),
         )
         bank_config = CriticBankConfig(

@@ -1,91 +1,126 @@
-"""The discriminator step of DP-SGD: Poisson-sampled reals and a fixed number of fakes, clipped one by one, noised once.
+"""One private step of DP-SGD: Poisson-sampled units, their gradients clipped one by one and summed, noise once, Adam.
 
-The update is ``(sum of clipped gradients + Normal(0, (C * noise_multiplier)^2)) / 2B``, then Adam. The sum is one CUDA
-graph on a graphics card and the same code, run eagerly, on a processor.
+The update is ``(sum of clipped gradients + Normal(0, (C * noise_multiplier)^2)) / divisor``. The sum is one CUDA graph
+on a graphics card and the same code, run eagerly, on a processor.
+
+Who takes steps says what a network is shown of an example and what its loss is (``Objective``), and may send public
+examples along with every batch (``Companions``), as the generated images that a discriminator sees.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from understudy.configs import Precision
 from understudy.data.sampling import sampling_rate
-from understudy.engines.config import Adversary
-from understudy.engines.dpsgd.batches import BatchTable, PoissonBatches
-from understudy.engines.dpsgd.gradients import FlatParameters, PerExampleGradients
-from understudy.engines.dpsgd.graph import CapturedSum
-from understudy.engines.dpsgd.optimizer import FlatAdam
-from understudy.engines.dpsgd.pairs import PairLengths, PairOptions, PairRecorder
-from understudy.engines.records import Examples, Fakes, Reals, join
+from understudy.engines.dpsgd.batches import PoissonBatches
+from understudy.engines.dpsgd.gradients import FlatParameters, Loss, PerExampleGradients
+from understudy.engines.records import Examples, Records
 from understudy.errors import BudgetError, InputError
-from understudy.models.generator import Generator
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.privacy.mechanisms import GaussianSum
-from understudy.runs.loop import Stateful
 from understudy.runs.run import Run
+
+Inputs = tuple[Tensor | None, ...]
+Drawn = tuple[Tensor, ...]  # what companions are made from, one row for each
+Objective = Callable[[Examples], tuple[Inputs, Loss]]  # what a network is shown of examples, and the loss of its answer
 
 _RESERVATIONS = 200  # the ledger is written about so often in a run
 _CPU_ROWS = 64  # examples at a time on a processor, for its caches
-_SPARE_DEVIATIONS = 2  # places for more reals than expected; what does not fit takes a pass of its own
+_SPARE_DEVIATIONS = 2  # places for more units than expected; what does not fit takes a pass of its own
 _ROUND = 32
+_PROBES = 10
+_WARM_UP = 3
+_TINY = 1e-8
+
+
+class Companions(Protocol):
+    """Public examples that go along with every batch, always equally many.
+
+    Privacy: neither their number nor what they are made from may follow the drawn batch or any private value.
+    """
+
+    @property
+    def count(self) -> int:
+        """How many there are in a step."""
+        ...
+
+    def draw(self, count: int, random: torch.Generator) -> Drawn:
+        """What ``count`` of them are made from."""
+        ...
+
+    def render(self, *drawn: Tensor) -> Examples:
+        """The examples themselves; on a graphics card this is captured, so it must not wait for the device."""
+        ...
 
 
 @dataclass(frozen=True)
 class StepOptions:
-    """What a discriminator step does; with ``private=False`` (method ``gan``) the same without clipping and noise."""
+    """What a step does; with ``private=False`` (method ``gan``) the same without clipping and noise."""
 
-    batch: int  # B: expected reals a step, and exactly so many fakes
+    batch: int  # B: expected units a step
     clip: float  # C
     learning_rate: float
-    betas: tuple[float, float]
+    betas: tuple[float, float] = (0.9, 0.999)
     private: bool = True
-    loss: Adversary = "logistic"
     weight_bound: float | None = None  # every weight is cut to it after a step (a critic's Lipschitz constant)
 
     def __post_init__(self) -> None:
         if self.batch < 1:
-            raise InputError(f"batch: {self.batch}; pass an expected number of reals of at least 1")
+            raise InputError(f"batch: {self.batch}; pass an expected number of units of at least 1")
 
 
-class DiscriminatorStep:
-    """Takes discriminator steps inside a run; the discriminator's parameters are moved into one flat tensor.
+def step_precision(run: Run) -> Precision:
+    """The precision of the products of a step: as the run asks for on a graphics card, full on a processor."""
+    precision: Precision = run.plan.config.runtime.precision if run.device.type == "cuda" else "fp32"
+    return precision
 
-    Privacy: adding or removing a record changes at most one clipped addend, so the sum by at most C (add-remove,
-    sensitivity "C"), and a record takes part with the event's Poisson rate. The number of fakes and the divisor 2B are
-    public and do not follow the drawn batch. An empty batch is a step: fakes and noise. Each step spends one execution
-    of the event before its noise is drawn. The discriminator after a step is a sanitized value.
+
+class PrivateStep:
+    """Takes private steps inside a run; the network's parameters are moved into one flat tensor.
+
+    Privacy: a unit's gradient depends on that unit alone and is clipped to C, so adding or removing one moves the sum
+    by at most C (add-remove, sensitivity "C"), and it takes part with the event's Poisson rate. The number of
+    companions and the divisor, B and that number, are public and do not follow the drawn batch. An empty batch is a
+    step: companions and noise. Each step spends one execution of the event before its noise is drawn. The network after
+    a step is a sanitized value, and so are its optimiser's moments.
     """
 
     def __init__(
-        self, run: Run, discriminator: nn.Module, generator: Generator, settings: StepOptions, event: Event | None
+        self,
+        run: Run,
+        network: nn.Module,
+        objective: Objective,
+        options: StepOptions,
+        event: Event | None,
+        companions: Companions | None = None,
     ) -> None:
-        self._settings, self._device = settings, run.device
-        self._rate = _checked_rate(run, settings, event)
-        runtime = run.plan.config.runtime
-        precision: Precision = runtime.precision if run.device.type == "cuda" else "fp32"
-        self._rows = runtime.micro_batch if run.device.type == "cuda" else min(runtime.micro_batch, _CPU_ROWS)
-        self._discriminator, self._flat = discriminator, FlatParameters(discriminator)
-        self._gradients = PerExampleGradients(discriminator, self._flat, precision)
-        self._reals = Reals(run.data, run.device, self._gradients.number_type)
-        self._fakes = Fakes(generator, self._gradients.number_type, labelled=run.data.labels is not None)
+        self._options, self._objective, self._companions = options, objective, companions
+        self._device, rate = run.device, _checked_rate(run, options, event)
+        at_once = run.plan.config.runtime.micro_batch
+        self._rows = at_once if run.device.type == "cuda" else min(at_once, _CPU_ROWS)
+        self._flat = FlatParameters(network)
+        self._gradients = PerExampleGradients(network, self._flat, step_precision(run))
+        self._records = Records(run.data, run.device, self._gradients.number_type)
         self._mechanism: GaussianSum | None = None
         if event is not None:
-            self._mechanism = GaussianSum(run.ledger, run.randomness, clip=settings.clip, event=event)
+            self._mechanism = GaussianSum(run.ledger, run.randomness, clip=options.clip, event=event)
             self._block = max(1, event.count // _RESERVATIONS)
-        self._batches = PoissonBatches(len(run.data), self._rate, run.randomness.coins(run.device))
+        self._batches = PoissonBatches(len(run.data), rate, run.randomness.coins(run.device))
         self._random = run.randomness.generator(run.device)
         self._total = self._flat.zeros()
         self._seen_private = torch.zeros(3, dtype=torch.float64, device=run.device)
-        self._optimizer = FlatAdam(self._flat.values, settings.learning_rate, settings.betas)
-        self._pairs: PairLengths | None = None
-        self._waiting: list[tuple[Tensor, int, Tensor, Tensor]] = []
+        self.optimizer = FlatAdam(self._flat.values, options.learning_rate, options.betas)
+        self._listeners: list[Callable[[], None]] = []
+        self._waiting: list[tuple[Tensor, int, Drawn]] = []
         self._captured: CapturedSum | None = None
-        self._check_network()
+        self._check_network(run)
 
     def take(self, count: int = 1) -> None:
         """Take ``count`` steps; raises BudgetError, and takes none, if the plan does not hold so many.
@@ -94,33 +129,24 @@ class DiscriminatorStep:
         """
         if self._mechanism is not None and count > self._mechanism.account.remaining:
             raise BudgetError(
-                f"budget: {count} more discriminator steps were asked for, but only {self.remaining} of the "
-                f"{self._mechanism.account.planned} planned are left; nothing was spent on them"
+                f"budget: {count} more {self._mechanism.account.template.purpose} were asked for, but only "
+                f"{self.remaining} of the {self._mechanism.account.planned} planned are left; nothing was spent on them"
             )
         for _ in range(count):
-            if self._pairs is not None:
-                self._pairs.measure()
+            for listener in self._listeners:
+                listener()
             self._sum_gradients()
             self._update()
-
-    def listen(self, run: Run, recorder: PairRecorder, pairs: int) -> PairLengths:
-        """From now on, measure before each step how much ``pairs`` units drawn for that purpose would move the sum.
-
-        Privacy: the lengths are private and go to the recorder alone; the steps are the same as without it.
-        """
-        settings = PairOptions(pairs, self._settings.clip, self._settings.loss)
-        random = run.randomness.generator(run.device)
-        self._pairs = PairLengths(self._gradients, self._reals, settings, recorder, random)
-        return self._pairs
 
     @property
     def remaining(self) -> int | None:
         """Steps that the plan still allows; None without privacy."""
         return None if self._mechanism is None else self._mechanism.account.remaining
 
-    def parts(self) -> dict[str, Stateful]:
-        """What a checkpoint must keep. Privacy: sanitized values only."""
-        return {"discriminator": self._discriminator, "optimizer": self._optimizer}
+    def check_finite(self) -> None:
+        """Stop the run if too many gradients were not finite."""
+        if self._mechanism is not None:
+            self._mechanism.check_finite()
 
     def diagnostics(self) -> dict[str, float]:
         """Mean gradient norm and clipped share of all examples since the last call; checks that they were finite.
@@ -129,10 +155,33 @@ class DiscriminatorStep:
         """
         if self._mechanism is None:
             return {}
-        self._mechanism.check_finite()
+        self.check_finite()
         seen, clipped, norms = self._seen_private.tolist()
         self._seen_private.zero_()
         return {"gradient_norm": norms / max(1.0, seen), "clipped": clipped / max(1.0, seen)}
+
+    # --- looking on
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call somebody before each step, at the weights that it is taken from.
+
+        Privacy: a listener may look at private units, as ``norms`` does; what it finds must not come back into a step.
+        """
+        self._listeners.append(listener)
+
+    @property
+    def units(self) -> int:
+        """How many units there are, which is private; this number itself stands for a place that holds none."""
+        return self._records.filler
+
+    def norms(self, indices_private: Tensor) -> Tensor:
+        """What the gradients of some units would be clipped by at these weights: bounds of norms, NaN for a broken one.
+
+        Privacy: private. Nothing is summed and nothing is spent, so it must not reach a weight, message or decision.
+        """
+        self._gradients.refresh()
+        chunks = self._records.gather(indices_private).chunks(self._rows)
+        return torch.cat([self._gradients.norms(*self._shown(some)) for some in chunks])
 
     # --- the sum
 
@@ -141,21 +190,20 @@ class DiscriminatorStep:
         if not self._waiting:
             self._draw_ahead()
         self._total.zero_()
-        indices_private, size_private, latent, labels = self._waiting.pop()
+        indices_private, size_private, drawn = self._waiting.pop()
         if self._device.type != "cuda":
-            self._add(indices_private[:size_private], (latent, labels))
+            self._add(indices_private[:size_private], drawn)
             return
         if self._captured is None:
-            self._captured = CapturedSum(self._add, self._capacity, (latent, labels), self._total, self._reals.filler)
-        self._captured.replay(indices_private, size_private, (latent, labels))
+            self._captured = CapturedSum(self._add, self._capacity, drawn, self._total, self._records.filler)
+        self._captured.replay(indices_private, size_private, drawn)
 
-    def _add(self, indices_private: Tensor, drawn: tuple[Tensor, Tensor] | None) -> None:
-        """Add the clipped gradients of some reals and of the fakes from ``drawn`` to the total, in micro-batches."""
+    def _add(self, indices_private: Tensor, drawn: Drawn) -> None:
+        """Add the clipped gradients of some units, and of the companions made from ``drawn``, in micro-batches."""
         self._gradients.refresh()
-        examples = self._reals.gather(indices_private)
-        if drawn is not None:
-            self._fakes.refresh()
-            examples = join(examples, self._fakes.render(*drawn))
+        examples = self._records.gather(indices_private)
+        if self._companions is not None and drawn:
+            examples = examples.followed_by(self._companions.render(*drawn))
         for some in examples.chunks(self._rows):
             if len(some.images):
                 self._add_chunk(some)
@@ -168,57 +216,166 @@ class DiscriminatorStep:
             return factors
 
         weights = weigh if self._mechanism is not None else examples.present.to(self._total.dtype)
-        loss = partial(examples.losses, self._settings.loss)
-        self._gradients.add(self._total, (examples.images, examples.labels), loss, weights)
+        self._gradients.add(self._total, *self._shown(examples), weights)
+
+    def _shown(self, examples: Examples) -> tuple[Inputs, Loss]:
+        """The network's inputs, and their loss in float32."""
+        inputs, loss = self._objective(examples)
+        return inputs, lambda outputs: loss(outputs.float())
 
     def _note(self, norms_private: Tensor, factors: Tensor, present: Tensor) -> None:
         norms_private = torch.where(factors > 0, norms_private, 0.0)
         self._seen_private += torch.stack([present, present & (factors < 1), norms_private]).sum(dim=1)
 
     @property
+    def _public(self) -> int:
+        """Companions in a step."""
+        return 0 if self._companions is None else self._companions.count
+
+    @property
     def _capacity(self) -> int:
-        """Places for reals in one pass, from public numbers; rounded so that reals and fakes fill whole tiles."""
-        expected = self._settings.batch
-        wanted = 2 * expected + _SPARE_DEVIATIONS * math.sqrt(expected)
-        return math.ceil(wanted / _ROUND) * _ROUND - expected
+        """Places for units in one pass, from public numbers; rounded so that units and companions fill whole tiles."""
+        expected = self._options.batch
+        wanted = expected + self._public + _SPARE_DEVIATIONS * math.sqrt(expected)
+        return math.ceil(wanted / _ROUND) * _ROUND - self._public
 
     def _draw_ahead(self) -> None:
-        """Batches, latent values and labels for the next steps, all fresh and independent; aborts a broken run."""
-        if self._mechanism is not None:
-            self._mechanism.check_finite()
+        """Batches and companions for the next steps, all fresh and independent; aborts a broken run."""
+        self.check_finite()
         steps = self._batches.steps_at_once
-        table: BatchTable = self._batches.draw(steps, self._capacity)
-        latent, labels = self._fakes.draw(steps * self._settings.batch, self._random)
-        drawn = zip(latent.chunk(steps), labels.chunk(steps), strict=True)
-        self._waiting = [(table.indices[step], table.sizes[step], *fakes) for step, fakes in enumerate(drawn)]
+        table = self._batches.draw(steps, self._capacity)
+        drawn = () if self._companions is None else self._companions.draw(steps * self._public, self._random)
+        parts = [part.chunk(steps) for part in drawn]
+        self._waiting = [
+            (table.indices[step], table.sizes[step], tuple(part[step] for part in parts)) for step in range(steps)
+        ]
 
     # --- the update
 
     def _update(self) -> None:
-        """Noise once, divide by 2B, one step of Adam; cutting the weights afterwards is post-processing."""
+        """Noise once, divide by a public number, one step of Adam; cutting the weights then is post-processing."""
         update_dp = self._total
         if self._mechanism is not None:
             update_dp = self._mechanism.release(self._total, block=self._block).value_dp
-        self._optimizer.step(update_dp / (2 * self._settings.batch))
-        if self._settings.weight_bound is not None:
-            self._flat.values.clamp_(-self._settings.weight_bound, self._settings.weight_bound)
+        self.optimizer.step(update_dp / (self._options.batch + self._public))
+        if self._options.weight_bound is not None:
+            self._flat.values.clamp_(-self._options.weight_bound, self._options.weight_bound)
 
-    def _check_network(self) -> None:
-        """Refuse a discriminator that mixes examples, on five generated ones."""
-        latent, labels = self._fakes.draw(10, self._random)
-        fakes = self._fakes.render(latent, labels)
-        given = [
-            (fakes.images[rows], None if fakes.labels is None else fakes.labels[rows])
-            for rows in (slice(5), slice(5, 10))
-        ]
-        self._gradients.check_examples_apart(given[0], given[1])
+    def _check_network(self, run: Run) -> None:
+        """Refuse a network that mixes examples, on public ones: companions, or images of noise."""
+        if self._companions is not None:
+            examples = self._companions.render(*self._companions.draw(_PROBES, self._random))
+        else:
+            noise = torch.rand((_PROBES, *run.plan.domain.shape), generator=self._random, device=self._device)
+            ones = torch.ones(_PROBES, device=self._device)
+            labels = ones.long() - 1 if run.data.labels is not None else None
+            examples = Examples(noise.to(self._gradients.number_type), labels, ones, ones.bool())
+        first, second = (self._objective(some)[0] for some in examples.chunks(_PROBES // 2))
+        self._gradients.check_examples_apart(first, second)
 
 
-def _checked_rate(run: Run, settings: StepOptions, event: Event | None) -> float:
+def _checked_rate(run: Run, options: StepOptions, event: Event | None) -> float:
     """The rate that is accounted is the rate that is drawn."""
-    rate = sampling_rate(settings.batch, run.data.domain.nominal_records)
-    if settings.private != (event is not None):
+    rate = sampling_rate(options.batch, run.data.domain.nominal_records)
+    if options.private != (event is not None):
         raise InputError("event: private steps need the event that they are accounted with, and only they")
     if event is not None and not (isinstance(event.sampling, PoissonSampling) and event.sampling.rate == rate):
         raise InputError(f"event: steps sample with a Poisson rate of {rate:g}, but {event.sampling} is accounted")
     return rate
+
+
+# --- the CUDA graph: hundreds of small kernels, launched at once
+
+
+def captured(work: Callable[[], None], device: torch.device, pool: Any = None) -> Callable[[], None]:
+    """What repeats ``work``: a CUDA graph on a graphics card, after a few runs of it; else the work itself."""
+    if device.type != "cuda":
+        return work
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(_WARM_UP):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        work()
+    replay: Callable[[], None] = graph.replay
+    return replay
+
+
+class CapturedSum:
+    """``add`` captured twice: for ``capacity`` units with their companions, and for units that did not fit.
+
+    Privacy: what does not fit into the first pass is added by further passes before the noise, so no unit that was
+    drawn is left out. The static buffers hold private record numbers until the next step.
+    """
+
+    def __init__(
+        self, add: Callable[[Tensor, Drawn], None], capacity: int, drawn: Drawn, total: Tensor, filler: int
+    ) -> None:
+        self._add, self._capacity, self._filler, self._total = add, capacity, filler, total
+        self._indices = torch.full((capacity,), filler, device=total.device)
+        self._drawn = tuple(part.clone() for part in drawn)
+        self._pool = torch.cuda.graph_pool_handle() if total.is_cuda else None
+        self._whole = self._capture(self._drawn)
+        self._more = None if drawn else self._whole
+
+    def replay(self, indices_private: Tensor, size_private: int, drawn: Drawn) -> None:
+        """Add one batch to the total.
+
+        Privacy: as ``add``; the shapes are public, how many passes there are is not.
+        """
+        for start in range(self._capacity, size_private, self._capacity):
+            if self._more is None:
+                self._more = self._capture(())
+            self._indices.copy_(indices_private[start : start + self._capacity])
+            self._more()
+        self._indices.copy_(indices_private[: self._capacity])
+        for static, given in zip(self._drawn, drawn, strict=True):
+            static.copy_(given)
+        self._whole()
+
+    def _capture(self, drawn: Drawn) -> Callable[[], None]:
+        """Capture on places without any unit; the runs before it leave the total as it was."""
+        before = self._total.clone()
+        self._indices.fill_(self._filler)
+        replay = captured(lambda: self._add(self._indices, drawn), self._total.device, self._pool)
+        self._total.copy_(before)
+        return replay
+
+
+# --- the optimiser
+
+
+class FlatAdam:
+    """Adam (Kingma, Ba 2015) with bias correction on one flat tensor, in place: a few operations, whatever the network.
+
+    Privacy: it sees sanitized updates only, so its moments may be kept.
+    """
+
+    def __init__(self, values: Tensor, learning_rate: float, betas: tuple[float, float]) -> None:
+        self._values, self._rate, self._betas = values, learning_rate, betas
+        self._first, self._second = torch.zeros_like(values), torch.zeros_like(values)
+        self.steps = 0
+
+    def step(self, update_dp: Tensor) -> None:
+        """One step against the (averaged, noisy) gradient."""
+        self.steps += 1
+        first, second = self._betas
+        update_dp = update_dp.to(self._values.dtype)
+        self._first.lerp_(update_dp, 1 - first)
+        self._second.mul_(second).addcmul_(update_dp, update_dp, value=1 - second)
+        correction = math.sqrt(1 - second**self.steps)
+        scale = self._second.sqrt().add_(_TINY * correction)
+        self._values.addcdiv_(self._first, scale, value=-self._rate * correction / (1 - first**self.steps))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments and the number of steps."""
+        return {"first": self._first, "second": self._second, "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Continue where a checkpoint stood."""
+        self._first.copy_(state["first"])
+        self._second.copy_(state["second"])
+        self.steps = int(state["steps"])

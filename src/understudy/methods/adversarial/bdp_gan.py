@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from understudy._lazy import LazyModule
 from understudy.configs import Count, MethodConfig, Positive
 from understudy.data.domain import Domain
-from understudy.engines.config import Adversary
 from understudy.methods.adversarial.dpgan import (
+    Adversary,
     DpGan,
     DpGanConfig,
     DpGanMethodConfig,
@@ -41,19 +40,11 @@ from understudy.privacy.plan import Plan
 if TYPE_CHECKING:
     from torch import nn
 
-    from understudy.engines.dpsgd import step as private_step
-    from understudy.engines.embedding import start as anchors
-    from understudy.methods.adversarial import bayesian_watch
-    from understudy.models import generator as generators
-    from understudy.models import selu as selu_critic
-    from understudy.privacy.claims import bayesian
-    from understudy.runs import loop as states
+    from understudy.engines.dpsgd.step import PrivateStep, StepOptions
+    from understudy.engines.embedding.start import Anchor
+    from understudy.models.generator import GeneratorConfig
+    from understudy.runs.loop import Stateful
     from understudy.runs.run import Run
-else:
-    bayesian = LazyModule("understudy.privacy.claims.bayesian")
-    bayesian_watch = LazyModule("understudy.methods.adversarial.bayesian_watch")
-    selu_critic = LazyModule("understudy.models.selu")
-
 
 _CRITIC_STEPS = 5  # for each generator step, as in the first Wasserstein GAN
 _REMARKS = {
@@ -158,7 +149,7 @@ class BdpGan(DpGan):
             return plan
         return replace(plan, remarks=(*plan.remarks, _REMARKS[beside.publish]), seconds=1.3 * plan.seconds)
 
-    def network(self, config: DpGanConfig, domain: Domain, anchor: anchors.Anchor | None) -> generators.GeneratorConfig:
+    def network(self, config: DpGanConfig, domain: Domain, anchor: Anchor | None) -> GeneratorConfig:
         """The generator of the paper: SELU, pooling and tanh."""
         network = super().network(config, domain, anchor)
         if _settings(config).networks == "dpgan":
@@ -167,35 +158,45 @@ class BdpGan(DpGan):
 
     def discriminator(self, config: DpGanConfig, domain: Domain) -> nn.Module:
         """The critic of the paper."""
+        from understudy.models.selu import SeluCritic
+
         if _settings(config).networks == "dpgan":
             return super().discriminator(config, domain)
-        return selu_critic.SeluCritic(discriminator_config(config, domain))
+        return SeluCritic(discriminator_config(config, domain))
 
-    def step_settings(self, config: DpGanConfig) -> private_step.StepOptions:
+    def step_options(self, config: DpGanConfig) -> StepOptions:
         """Clip, noise, Adam, and then the bound on the weights."""
-        return replace(super().step_settings(config), weight_bound=_settings(config).weight_bound)
+        return replace(super().step_options(config), weight_bound=_settings(config).weight_bound)
 
-    def accompany(self, run: Run, step_of: private_step.DiscriminatorStep) -> dict[str, states.Stateful]:
+    def accompany(self, run: Run, step_of: PrivateStep) -> dict[str, Stateful]:
         """The Bayesian accountant listens to the steps.
 
         Privacy: it reads further private records at the same weights; what it finds stays in the private folder until a
         claim is made of it, which stays there too unless ``publish`` asks for it in the certificate.
         """
-        settings = _settings(run.plan.config).bayesian
-        if not settings.enabled:
+        from understudy.methods.adversarial.bayesian import BayesianWatch
+        from understudy.privacy.claims.bayesian import BayesianAccountant
+
+        config = run.plan.config
+        assert isinstance(config, BdpGanConfig)
+        beside = config.method.bayesian
+        if not beside.enabled:
             return {}
-        accountant = bayesian.BayesianAccountant(settings, run.plan.events[0], run.plan.events[1:])
-        return {"bayesian": bayesian_watch.BayesianWatch(run, step_of, accountant, settings.pairs)}
+        accountant = BayesianAccountant(beside, run.plan.events[0], run.plan.events[1:])
+        return {"bayesian": BayesianWatch(run, step_of, accountant, beside.pairs, config.privacy.clip)}
 
     def data_dependent_claims(
         self, config: MethodConfig, events: Sequence[Event], budget: Budget, private: Path
     ) -> list[BayesianClaim]:
         """What the record of the run says; steps that are not on record count at their worst case."""
-        settings = _settings(config).bayesian
-        if not settings.enabled:
+        from understudy.methods.adversarial.bayesian import record_path
+        from understudy.privacy.claims.bayesian import BayesianAccountant
+
+        beside = _settings(config).bayesian
+        if not beside.enabled:
             return []
-        accountant = bayesian.BayesianAccountant(settings, events[0], events[1:])
-        accountant.restore(bayesian_watch.record_path(private))
+        accountant = BayesianAccountant(beside, events[0], events[1:])
+        accountant.restore(record_path(private))
         return [accountant.claim()]
 
     def publishes_data_dependent_claims(self, config: MethodConfig) -> bool:

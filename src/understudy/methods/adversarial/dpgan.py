@@ -16,13 +16,14 @@ The presets named ``paper`` are the settings of the paper, without either; ``gpu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from understudy._lazy import LazyModule
-from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig, Share
+from pydantic import Field
+
+from understudy.configs import Config, Count, MethodConfig, Natural, NonNegative, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
-from understudy.engines.config import AdversaryConfig, EmbeddingConfig
+from understudy.engines.config import EmbeddingConfig
 from understudy.engines.embedding.share import embedding_events, with_embedding
 from understudy.methods.adversarial.schedule import ScheduleConfig, StepSchedule
 from understudy.methods.base import Method, finish_plan
@@ -34,24 +35,14 @@ from understudy.privacy.plan import Costs, Plan
 if TYPE_CHECKING:
     from torch import nn
 
-    from understudy.engines.dpsgd import step as private_step
-    from understudy.engines.embedding import start as anchors
-    from understudy.methods.adversarial import learner as generator_steps
-    from understudy.methods.adversarial import watch as gan_watch
-    from understudy.models import dpgan as discriminators
-    from understudy.models import generator as generators
-    from understudy.runs import loop as states
+    from understudy.engines.dpsgd.step import PrivateStep, StepOptions
+    from understudy.engines.embedding.start import Anchor
+    from understudy.models.dpgan import DpganDiscriminatorConfig
+    from understudy.models.generator import Generator, GeneratorConfig
+    from understudy.runs.loop import Stateful
     from understudy.runs.run import Run
-else:
-    anchors = LazyModule("understudy.engines.embedding.start")
-    discriminators = LazyModule("understudy.models.dpgan")
-    gan_watch = LazyModule("understudy.methods.adversarial.watch")
-    generators = LazyModule("understudy.models.generator")
-    generator_steps = LazyModule("understudy.methods.adversarial.learner")
-    private_step = LazyModule("understudy.engines.dpsgd.step")
-    states = LazyModule("understudy.runs.loop")
 
-
+Adversary = Literal["logistic", "wasserstein"]  # the loss: of a discriminator's logits, or of a critic's scores
 _PURPOSE = "discriminator steps"
 _SMALL_IMAGE = 16 * 16
 
@@ -66,9 +57,18 @@ class DpGanPrivacy(PrivacyConfig):
     embedding_noise_multiplier: Positive | None = None  # decided by the share
 
 
-class DpGanMethodConfig(AdversaryConfig):
-    """The game between generator and discriminator; none of it changes epsilon."""
+class DpGanMethodConfig(Config):
+    """The game between generator and discriminator; none of it changes epsilon. ``None`` is decided as in privacy."""
 
+    loss: Adversary = "logistic"
+    width: Annotated[int, Field(ge=2, multiple_of=2)] | None = None
+    latent: Count | None = None
+    learning_rate: Positive | None = None  # of the discriminator
+    generator_learning_rate: Positive | None = None
+    betas: tuple[Share, Share] = (0.5, 0.999)
+    average_decay: Share = 0.98  # of the generator's weights; 0 releases the last ones
+    head_start: Natural | None = None  # discriminator steps before the first generator step
+    embedding_pull: NonNegative = 30.0  # towards a released embedding, beside the logistic loss
     discriminator_steps: Count | Literal["adaptive"] | None = None  # n_D
     schedule: ScheduleConfig = ScheduleConfig()  # of the adaptive n_D
     embedding: EmbeddingConfig = EmbeddingConfig(steps=600, batch=250)
@@ -148,36 +148,42 @@ class DpGan(Method):
 
         return finish_plan(self, config, domain, budget, events, costs(config, domain))
 
-    def train(self, run: Run) -> generators.Generator:
+    def train(self, run: Run) -> Generator:
         """Algorithm 1: T discriminator steps, and a generator step after every n_D of them."""
-        config = _config(run)
+        from understudy.methods.adversarial.discriminator import discriminator_step
+        from understudy.methods.adversarial.learner import AdversarialLearner, GanWatch
+        from understudy.runs.loop import Resumable
+
+        config, domain = _config(run), run.plan.domain
         anchor = _release_anchor(run, config)
-        network = self.network(config, run.plan.domain, anchor)
-        player = generator_steps.GeneratorSteps(run, network, config.method, _batch(config), anchor)
-        discriminator = self.discriminator(config, run.plan.domain).to(run.device)
+        learner = AdversarialLearner(run, self.network(config, domain, anchor), config.method, _batch(config), anchor)
+        discriminator = self.discriminator(config, domain).to(run.device)
         event = run.plan.events[0] if run.plan.events else None
-        step_of = private_step.DiscriminatorStep(run, discriminator, player.live, self.step_settings(config), event)
+        options = self.step_options(config)
+        step_of = discriminator_step(run, discriminator, learner.live, options, config.method.loss, event)
         schedule = step_schedule(config.method)
-        parts = {**player.parts(), **step_of.parts(), **self.accompany(run, step_of), "schedule": schedule}
-        progress = states.Resumable(run, player.released, parts)
+        kept = {**learner.parts(), "discriminator": discriminator, "optimizer": step_of.optimizer, "schedule": schedule}
+        progress = Resumable(run, learner.released, {**kept, **self.accompany(run, step_of)})
         if anchor and not progress.resumed:
-            player.fit_anchor(run, config.method.embedding)
-        watch = gan_watch.GanWatch(run, player, step_of, schedule)
+            learner.fit_anchor(run, config.method.embedding)
+        watch = GanWatch(run, learner, step_of, schedule)
         for step in progress.steps(run.plan.steps):
             if step_of.remaining == 0:
                 progress.end_after(step - 1)
                 break
             step_of.take()
             if step > (config.method.head_start or 0) and schedule.count_discriminator_step():
-                loss, accuracy = player.step(discriminator, schedule.generator_steps)
+                loss, accuracy = learner.step(discriminator, schedule.generator_steps)
                 climbed = schedule.count_generator_step(float(accuracy) if schedule.adaptive else None)
                 watch.generator_step(step, loss, accuracy, climbed)
             watch.discriminator_step(step)
-        return player.released
+        return learner.released
 
-    def network(self, config: DpGanConfig, domain: Domain, anchor: anchors.Anchor | None) -> generators.GeneratorConfig:
+    def network(self, config: DpGanConfig, domain: Domain, anchor: Anchor | None) -> GeneratorConfig:
         """The generator; its law of labels is uniform, or the noisy class sizes where an embedding told them."""
-        return generators.GeneratorConfig(
+        from understudy.models.generator import GeneratorConfig
+
+        return GeneratorConfig(
             kind="dpgan",
             shape=domain.shape,
             classes=domain.classes,
@@ -188,25 +194,27 @@ class DpGan(Method):
 
     def discriminator(self, config: DpGanConfig, domain: Domain) -> nn.Module:
         """The network that sees private data; it treats every example for itself."""
-        return discriminators.DpganDiscriminator(discriminator_config(config, domain))
+        from understudy.models.dpgan import DpganDiscriminator
 
-    def step_settings(self, config: DpGanConfig) -> private_step.StepOptions:
+        return DpganDiscriminator(discriminator_config(config, domain))
+
+    def step_options(self, config: DpGanConfig) -> StepOptions:
         """What a discriminator step does."""
-        rate, method = config.method.learning_rate or 2e-4, config.method
-        return private_step.StepOptions(
-            _batch(config), config.privacy.clip, rate, method.betas, private=self.private, loss=method.loss
-        )
+        from understudy.engines.dpsgd.step import StepOptions
 
-    def accompany(self, run: Run, step_of: private_step.DiscriminatorStep) -> dict[str, states.Stateful]:
+        rate = config.method.learning_rate or 2e-4
+        return StepOptions(_batch(config), config.privacy.clip, rate, config.method.betas, private=self.private)
+
+    def accompany(self, run: Run, step_of: PrivateStep) -> dict[str, Stateful]:
         """What else goes along with the steps and must be in a checkpoint; nothing here."""
         return {}
 
 
-def discriminator_config(config: DpGanConfig, domain: Domain) -> discriminators.DpganDiscriminatorConfig:
+def discriminator_config(config: DpGanConfig, domain: Domain) -> DpganDiscriminatorConfig:
     """The image, the classes and the width that the config decided."""
-    return discriminators.DpganDiscriminatorConfig(
-        shape=domain.shape, classes=domain.classes, width=config.method.width or 64
-    )
+    from understudy.models.dpgan import DpganDiscriminatorConfig
+
+    return DpganDiscriminatorConfig(shape=domain.shape, classes=domain.classes, width=config.method.width or 64)
 
 
 def decided(config: DpGanConfig, domain: Domain) -> DpGanConfig:
@@ -265,11 +273,13 @@ def _step_event(config: DpGanConfig, domain: Domain, noise_multiplier: float) ->
     )
 
 
-def _release_anchor(run: Run, config: DpGanConfig) -> anchors.Anchor | None:
+def _release_anchor(run: Run, config: DpGanConfig) -> Anchor | None:
     """The noisy embedding that the generator starts from and stays close to; released once, also in a resumed run."""
+    from understudy.engines.embedding.start import Anchor
+
     if not config.privacy.embedding_share:
         return None
-    return anchors.Anchor.release(run, config.method.embedding, run.plan.events[1])
+    return Anchor.release(run, config.method.embedding, run.plan.events[1])
 
 
 def _batch(config: DpGanConfig) -> int:

@@ -1,4 +1,4 @@
-"""The public side of DPGAN: a generator that learns from the discriminator, and the average of its weights.
+"""The public side of a GAN: a generator that learns from the discriminator, and what is shown and kept of the game.
 
 Privacy: it reads generated images and a discriminator that is differentially private already, so all of it is
 post-processing. For the method ``gan`` the discriminator is not private, and neither is anything here.
@@ -6,68 +6,63 @@ post-processing. For the method ``gan`` the discriminator is not private, and ne
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from understudy.devices import low_precision
-from understudy.engines.config import AdversaryConfig, EmbeddingConfig
+from understudy.engines.dpsgd.step import PrivateStep
 from understudy.engines.embedding.start import Anchor
-from understudy.models.generator import GeneratorConfig, build_generator
+from understudy.engines.learner import Learner, LearnerOptions
+from understudy.files import make_folder
+from understudy.methods.adversarial.schedule import StepSchedule
+from understudy.models.generator import GeneratorConfig
 from understudy.runs.loop import Stateful
 from understudy.runs.run import Run
 
+if TYPE_CHECKING:
+    from understudy.methods.adversarial.dpgan import DpGanMethodConfig
+
 _AVERAGE_FROM = 10  # generator steps after which the average begins to reach back further than a few steps
+_REPORTS, _PICTURES = 100, 10  # so often in a run
 
 
-class GeneratorSteps:
-    """Takes generator steps; ``released`` is the average of the weights, or the last ones without averaging."""
+class AdversarialLearner(Learner):
+    """Takes generator steps against a discriminator."""
 
     def __init__(
-        self,
-        run: Run,
-        network: GeneratorConfig,
-        settings: AdversaryConfig,
-        batch: int,
-        anchor: Anchor | None = None,
+        self, run: Run, network: GeneratorConfig, config: DpGanMethodConfig, batch: int, anchor: Anchor | None = None
     ) -> None:
-        self._settings, self._batch, self._anchor = settings, batch, anchor
-        self._random = run.randomness.generator(run.device)
-        self.live = build_generator(network).to(run.device)
-        self.released = build_generator(network).to(run.device) if settings.average_decay else self.live
-        self.released.load_state_dict(self.live.state_dict())
-        assert settings.generator_learning_rate is not None, "decided by the plan"
-        self._optimizer = torch.optim.Adam(self.live.parameters(), settings.generator_learning_rate, settings.betas)
-        self._precision = run.plan.config.runtime.precision
+        assert config.generator_learning_rate is not None, "decided by the plan"
+        options = LearnerOptions(config.generator_learning_rate, config.betas, averaged=bool(config.average_decay))
+        super().__init__(run, network, options, anchor)
+        self._config, self._batch = config, batch
 
     def parts(self) -> dict[str, Stateful]:
         """What a checkpoint must keep beside what is released."""
         kept: dict[str, Stateful] = {"generator_optimizer": self._optimizer}
         return kept if self.released is self.live else {**kept, "live": self.live}
 
-    def fit_anchor(self, run: Run, settings: EmbeddingConfig) -> None:
-        """Fit the generator to the released embedding before the first step."""
-        assert self._anchor is not None, "only where an embedding was released"
-        self._anchor.fit(run, self.live, settings, self._random)
-        self.released.load_state_dict(self.live.state_dict())
-
     def step(self, discriminator: nn.Module, number: int) -> tuple[Tensor, Tensor]:
         """One step along -log D(G(z, y)), or -C(G(z, y)); returns the loss and the accuracy on these fakes before it.
 
         A released embedding keeps pulling. Both values stay on the device: whoever reads them waits for it.
         """
-        images, labels = self._imagine()
+        drawn = self.imagine(self._batch)
         with low_precision(self._precision, self._random.device):
-            logits = discriminator(images, labels if self.live.config.classes is not None else None).float()
-        loss = (functional.softplus(-logits) if self._settings.loss == "logistic" else -logits).mean()
+            logits = discriminator(drawn.values, drawn.labels).float()
+        loss = (functional.softplus(-logits) if self._config.loss == "logistic" else -logits).mean()
         total = loss
-        if self._anchor is not None and self._settings.embedding_pull:
-            total = loss + self._settings.embedding_pull * self._anchor.distance(images.float(), labels)
+        if self.anchor is not None and self._config.embedding_pull:
+            total = loss + self._config.embedding_pull * self.anchor.distance(drawn.values.float(), drawn.labels)
         weights = list(self.live.parameters())
         for weight, slope in zip(weights, torch.autograd.grad(total, weights), strict=True):
             weight.grad = slope
         self._optimizer.step()
-        self._average(min(self._settings.average_decay, number / (number + _AVERAGE_FROM)))
+        self.average(min(self._config.average_decay, number / (number + _AVERAGE_FROM)))
         return loss.detach(), (logits.detach() < 0).float().mean()
 
     def pictures(self, rows: int, columns: int) -> Tensor:
@@ -76,14 +71,61 @@ class GeneratorSteps:
         labels = torch.arange(rows, device=self._random.device).repeat_interleave(columns) % classes
         return self.released.sample(labels, self._random)
 
-    def _imagine(self) -> tuple[Tensor, Tensor]:
-        """Fakes that remember how they were made, with labels from the declared law."""
-        labels = self.live.draw_labels(self._batch, self._random)
-        latent = self.live.draw_latent(self._batch, self._random)
-        with low_precision(self._precision, self._random.device):
-            return self.live.pixels(self.live(latent, labels)), labels
 
-    @torch.no_grad()
-    def _average(self, decay: float) -> None:
-        if self.released is not self.live:
-            torch._foreach_lerp_(list(self.released.parameters()), list(self.live.parameters()), 1 - decay)
+class GanWatch:
+    """What is shown and kept of a run: the paper's diagnostics. It waits for the device only when it reports."""
+
+    def __init__(
+        self,
+        run: Run,
+        learner: AdversarialLearner,
+        step_of: PrivateStep,
+        schedule: StepSchedule,
+    ) -> None:
+        self._run, self._learner, self._step_of, self._schedule = run, learner, step_of, schedule
+        self._seen: list[tuple[int, Tensor, Tensor]] = []
+        self._latest: dict[str, float] = {}  # shown again where no generator step fell between two reports
+
+    def generator_step(self, step: int, loss: Tensor, accuracy: Tensor, climbed: bool) -> None:
+        """Remember the discriminator's accuracy on fakes from just before the step; note a move of the schedule."""
+        self._seen.append((step, loss, accuracy))
+        if climbed:
+            self._run.diagnose(step, discriminator_steps=self._schedule.steps, average=self._schedule.average)
+
+    def discriminator_step(self, step: int) -> None:
+        """Report every hundredth of the run; keep a picture every tenth."""
+        total = self._run.plan.steps
+        if step % max(1, total // _REPORTS) == 0 or step == total:
+            self._report(step)
+        if step % max(1, total // _PICTURES) == 0 or step == total:
+            rows = min(10, self._learner.released.config.classes or 10)
+            path = self._run.private / "samples" / f"{step:010d}.png"
+            save_picture(self._learner.pictures(rows, 10), 10, path)
+
+    def _report(self, step: int) -> None:
+        """Public values from generated images; norms and the clipped share, which saw real ones, stay private."""
+        public: dict[str, float] = {"discriminator_steps": self._schedule.steps}
+        public["generator_steps"] = self._schedule.generator_steps
+        accuracies: list[float] = []
+        if self._seen:
+            accuracies = torch.stack([accuracy for _, _, accuracy in self._seen]).tolist()  # waits for the device once
+            self._latest["generator_loss"] = float(self._seen[-1][1])
+            self._latest["accuracy_on_fakes"] = sum(accuracies) / len(accuracies)
+        values_private: dict[str, Any] = dict(self._step_of.diagnostics())
+        steps = [at for at, _, _ in self._seen]
+        values_private["accuracy_on_fakes"] = [[at, round(each, 4)] for at, each in zip(steps, accuracies, strict=True)]
+        self._seen.clear()
+        self._run.report(step, **public, **self._latest)
+        self._run.diagnose(step, **values_private)
+
+
+def save_picture(images: Tensor, columns: int, path: Path) -> None:
+    """Write 8-bit images (N, C, H, W) as one PNG with ``columns`` of them in a row."""
+    from PIL import Image
+
+    count, channels, height, width = images.shape
+    rows = count // columns
+    tiled = images.view(rows, columns, channels, height, width).permute(0, 3, 1, 4, 2)
+    pixels = tiled.reshape(rows * height, columns * width, channels).cpu().numpy()
+    make_folder(path.parent, "run")
+    Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels).save(path)

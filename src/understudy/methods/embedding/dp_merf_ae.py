@@ -22,7 +22,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from understudy._lazy import LazyModule
 from understudy.configs import SMALL_IMAGE, Config, Count, Fraction, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
@@ -34,24 +33,13 @@ from understudy.privacy.events import Event, PoissonSampling
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
-    from understudy.engines.dpsgd import sgd as private_sgd
-    from understudy.engines.embedding import fit as fitting
-    from understudy.engines.embedding import means as mean_embedding
-    from understudy.methods.embedding import codes as code_embedding
-    from understudy.models import autoencoder
-    from understudy.models import autoencoder as decoder_generator
-    from understudy.models import generator as generators
-    from understudy.runs import loop as states
+    from understudy.engines.dpsgd.step import PrivateStep
+    from understudy.engines.embedding.means import NoisyMeans
+    from understudy.methods.embedding.codes import CodeEmbedding
+    from understudy.models.autoencoder import Autoencoder, DecoderGenerator
+    from understudy.models.generator import Generator
+    from understudy.runs.loop import Stateful
     from understudy.runs.run import Run
-else:
-    autoencoder = LazyModule("understudy.models.autoencoder")
-    code_embedding = LazyModule("understudy.methods.embedding.codes")
-    decoder_generator = LazyModule("understudy.models.autoencoder")
-    generators = LazyModule("understudy.models.generator")
-    fitting = LazyModule("understudy.engines.embedding.fit")
-    mean_embedding = LazyModule("understudy.engines.embedding.means")
-    private_sgd = LazyModule("understudy.engines.dpsgd.sgd")
-    states = LazyModule("understudy.runs.loop")
 
 
 class AutoencoderConfig(Config):
@@ -135,22 +123,27 @@ class DpMerfAe(Method):
         plan = finish_plan(self, config, domain, budget, events, _costs(config, domain))
         return replace(plan, remarks=(_split(plan.events, budget),))
 
-    def train(self, run: Run) -> generators.Generator:
+    def train(self, run: Run) -> Generator:
         """Train the auto-encoder, release the embedding of its codes once, then learn to draw codes."""
+        from understudy.engines.embedding.fit import report_fit
+        from understudy.methods.embedding.codes import CodeEmbedding, CodeFit
+        from understudy.models.autoencoder import Autoencoder, Encoder
+        from understudy.runs.loop import Resumable
+
         config, random = _config(run), run.randomness.generator(run.device)
         settings = config.method
         generator = _generator(run)
-        encoder = autoencoder.Encoder(run.plan.domain.shape, settings.autoencoder.code, settings.autoencoder.width or 1)
-        network = autoencoder.Autoencoder(encoder, generator.decoder).to(run.device)
+        encoder = Encoder(run.plan.domain.shape, settings.autoencoder.code, settings.autoencoder.width or 1)
+        network = Autoencoder(encoder, generator.decoder).to(run.device)
         stepping = autoencoder_steps(run, network, config)
-        embedding = code_embedding.CodeEmbedding.of_run(run, encoder, settings.autoencoder.code, settings.embedding)
-        fit = code_embedding.CodeFit(generator, embedding, settings.embedding)
-        kept: dict[str, states.Stateful] = {
+        embedding = CodeEmbedding.of_run(run, encoder, settings.autoencoder.code, settings.embedding)
+        fit = CodeFit(generator, embedding, settings.embedding)
+        kept: dict[str, Stateful] = {
             "encoder": encoder,
             "autoencoder_optimizer": stepping.optimizer,
             **fit.parts(),
         }
-        progress = states.Resumable(run, generator, kept)
+        progress = Resumable(run, generator, kept)
         target = None
         for step in progress.steps(run.plan.steps):
             if step <= (config.privacy.steps or 0):
@@ -161,14 +154,14 @@ class DpMerfAe(Method):
                     progress.save(step - 1)  # what is released now is about the codes of this encoder and no other
                 target = _release_target(run, embedding, generator)
                 fit.target = target
-            fitting.report_fit(run, step, run.plan.steps, fit.step(random))
+            report_fit(run, step, run.plan.steps, fit.step(random))
         run.lost_steps = run.plan.events[0].count - stepping.optimizer.steps
         if target is None:  # resumed behind the last step: the law of labels is not in a checkpoint
             _release_target(run, embedding, generator)
         return generator
 
 
-def _train_autoencoder(run: Run, stepping: private_sgd.PrivateSgd, step: int) -> None:
+def _train_autoencoder(run: Run, stepping: PrivateStep, step: int) -> None:
     """One step by DP-SGD; where a crash lost reserved steps there are fewer of them, never more."""
     if stepping.remaining:
         stepping.take()
@@ -177,23 +170,26 @@ def _train_autoencoder(run: Run, stepping: private_sgd.PrivateSgd, step: int) ->
         run.report(step, autoencoder_steps=step)
 
 
-def _release_target(
-    run: Run, embedding: code_embedding.CodeEmbedding, generator: generators.Generator
-) -> mean_embedding.NoisyMeans:
+def _release_target(run: Run, embedding: CodeEmbedding, generator: Generator) -> NoisyMeans:
     """The noisy class means; noisy class sizes become the generator's law of labels. In a resumed run: found again."""
-    target = mean_embedding.release_means(run, embedding, run.plan.events[1])
+    from understudy.engines.embedding.means import release_means
+
+    target = release_means(run, embedding, run.plan.events[1])
     if run.plan.domain.labelled:
         generator.config = generator.config.model_copy(update={"label_weights": target.label_weights()})
     return target
 
 
-def _generator(run: Run) -> decoder_generator.DecoderGenerator:
+def _generator(run: Run) -> DecoderGenerator:
     """A generator whose decoder is trained as a part of the auto-encoder, and not by the fit."""
+    from understudy.models.autoencoder import DecoderGenerator
+    from understudy.models.generator import GeneratorConfig
+
     settings, domain = _config(run).method.autoencoder, run.plan.domain
-    network = generators.GeneratorConfig(
+    network = GeneratorConfig(
         kind="decoder", shape=domain.shape, classes=domain.classes, latent=settings.code, width=settings.width or 1
     )
-    generator = decoder_generator.DecoderGenerator(network).to(run.device)
+    generator = DecoderGenerator(network).to(run.device)
     generator.decoder.requires_grad_(False)
     return generator
 
@@ -208,16 +204,19 @@ def _step_event(config: DpMerfAeConfig, domain: Domain, noise_multiplier: float)
     )
 
 
-def autoencoder_steps(run: Run, network: autoencoder.Autoencoder, config: DpMerfAeConfig) -> private_sgd.PrivateSgd:
+def autoencoder_steps(run: Run, network: Autoencoder, config: DpMerfAeConfig) -> PrivateStep:
     """DP-SGD on the auto-encoder of a run; the loss of an image is that of its reconstruction."""
+    from understudy.engines.dpsgd.step import PrivateStep, StepOptions
+    from understudy.models.autoencoder import reconstruction_losses
+
     settings, privacy = config.method.autoencoder, config.privacy
-    chosen = private_sgd.SgdOptions(privacy.batch or 1, privacy.clip, settings.learning_rate, settings.betas)
-    return private_sgd.PrivateSgd(
+    options = StepOptions(privacy.batch or 1, privacy.clip, settings.learning_rate, settings.betas)
+    return PrivateStep(
         run,
         network,
-        chosen,
+        lambda shown: ((shown.images,), lambda raw: reconstruction_losses(raw, shown.images)),
+        options,
         run.plan.events[0],
-        lambda raw, records_private: autoencoder.reconstruction_losses(raw, records_private.images),
     )
 
 

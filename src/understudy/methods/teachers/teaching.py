@@ -13,7 +13,7 @@ from understudy.engines.config import CriticsConfig
 from understudy.engines.critics.panel import CriticPanel, FakePool
 from understudy.engines.critics.subsets import take
 from understudy.engines.embedding.start import Anchor
-from understudy.engines.learner import Drawn, GeneratorPlayer
+from understudy.engines.learner import Drawn, Inputs, SlopeLearner
 from understudy.errors import CheckError
 from understudy.methods.teachers.ensemble import TeachingConfig
 from understudy.models.generator import Generator
@@ -92,7 +92,7 @@ class Lesson(Protocol):
         """Queries that may still be asked."""
         ...
 
-    def step(self, player: GeneratorPlayer, panel: TeacherPanel, block: int) -> None:
+    def step(self, player: SlopeLearner, panel: TeacherPanel, block: int) -> None:
         """One step; ``block`` executions are reserved with one write to the ledger."""
         ...
 
@@ -108,8 +108,8 @@ def teach(run: Run, lesson: Lesson, settings: TeachingConfig, teachers: int, emb
     generator sees sanitized votes only. Teachers are never written to disk: a resumed run grows them again.
     """
     anchor = None if embedding is None else Anchor.release(run, settings.embedding, embedding)
-    player = GeneratorPlayer(run, settings.generator, anchor)
-    progress = Resumable(run, player.average, player.parts() | lesson.parts())
+    player = SlopeLearner(run, settings.generator, anchor)
+    progress = Resumable(run, player.released, player.parts() | lesson.parts())
     if anchor and not progress.resumed:
         player.fit_anchor(run, settings.embedding)
     panel = _grown_panel(run, settings.teachers, teachers, player, from_pool=bool(anchor) or progress.resumed)
@@ -125,7 +125,7 @@ def teach(run: Run, lesson: Lesson, settings: TeachingConfig, teachers: int, emb
             figures = lesson.check()  # first: votes that say nothing are a better reason to stop than blank images
             contrast = player.check_alive(player.pool(_POOL).images, ADVICE)
             run.report(step, contrast=contrast, queries=step * rows, **figures)
-    return player.average
+    return player.released
 
 
 class Rehearsal:
@@ -137,18 +137,15 @@ class Rehearsal:
     """
 
     def __init__(self, memory: int) -> None:
-        self._latent, self._labels, self._slopes = (deque[Tensor](maxlen=memory) for _ in range(3))
+        self._inputs, self._slopes = deque[Inputs](maxlen=memory), deque[Tensor](maxlen=memory)
 
-    def learn(self, player: GeneratorPlayer, asked: Drawn, slopes_dp: Tensor) -> None:
+    def learn(self, player: SlopeLearner, asked: Drawn, slopes_dp: Tensor) -> None:
         """One step of the generator along the new answers (images, values) and those that are remembered."""
-        assert asked.latent is not None, "drawn by the player itself"
-        self._latent.append(asked.latent)
+        self._inputs.append(asked.inputs)
         self._slopes.append(slopes_dp)
-        if asked.labels is not None:
-            self._labels.append(asked.labels)
-        latent = torch.cat(list(self._latent))
-        labels = torch.cat(list(self._labels)) if self._labels else None
-        player.learn(player.imagine(len(latent), labels, latent), torch.cat(list(self._slopes)))
+        latent = torch.cat([each.latent for each in self._inputs])
+        labels = torch.cat([each.labels for each in self._inputs])
+        player.learn(player.render(Inputs(latent, labels)), torch.cat(list(self._slopes)))
 
 
 class StallWatch:
@@ -168,7 +165,7 @@ class StallWatch:
 
 
 def _grown_panel(
-    run: Run, settings: CriticsConfig, teachers: int, player: GeneratorPlayer, *, from_pool: bool
+    run: Run, settings: CriticsConfig, teachers: int, player: SlopeLearner, *, from_pool: bool
 ) -> TeacherPanel:
     """Teachers that know their shards: against the generator where it is worth learning from, else a warm start."""
     panel = TeacherPanel(run, teachers, settings)

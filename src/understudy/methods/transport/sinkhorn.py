@@ -19,7 +19,7 @@ from torch.nn.functional import one_hot
 
 from understudy.data.sampling import sampling_rate
 from understudy.engines.dpsgd.batches import PoissonBatches
-from understudy.engines.records import Reals
+from understudy.engines.records import Records
 from understudy.errors import InputError
 from understudy.methods.transport.dp_sinkhorn import TransportConfig
 from understudy.privacy.events import Event, PoissonSampling
@@ -79,7 +79,7 @@ class SinkhornCells:
             raise InputError(f"event: cells sample with a Poisson rate of {rate:g}, but {event.sampling} is accounted")
         assert settings.cells is not None, "decided by the plan"
         self._settings, self._cells, self._classes = settings, settings.cells, domain.classes or 1
-        self._reals = Reals(run.data, run.device, torch.float32)
+        self._reals = Records(run.data, run.device, torch.float32)
         self._batches = PoissonBatches(len(run.data), rate, run.randomness.coins(run.device))
         self._random = run.randomness.generator(run.device)
         self._waiting: list[Tensor] = []
