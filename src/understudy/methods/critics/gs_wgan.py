@@ -29,7 +29,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from understudy._lazy import LazyModule
 from understudy.configs import Config, Count, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig, EmbeddingConfig, LearnerConfig
@@ -42,25 +41,13 @@ from understudy.privacy.events import Event, RevealedRouting, RoutedSampling
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
-    from understudy.engines import learner as generator_player
-    from understudy.engines.critics import panel as critic_panel
     from understudy.engines.critics.panel import CriticPanel
-    from understudy.engines.embedding import start as anchors
-    from understudy.engines.learner import Drawn, GeneratorPlayer
+    from understudy.engines.learner import Drawn, SlopeLearner
     from understudy.models.generator import Generator
-    from understudy.privacy import mechanisms
-    from understudy.runs import loop as states
+    from understudy.privacy.mechanisms import GaussianAnswers
     from understudy.runs.run import Run
-else:
-    anchors = LazyModule("understudy.engines.embedding.start")
-    torch = LazyModule("torch")
-    critic_panel = LazyModule("understudy.engines.critics.panel")
-    generator_player = LazyModule("understudy.engines.learner")
-    mechanisms = LazyModule("understudy.privacy.mechanisms")
-    states = LazyModule("understudy.runs.loop")
 
 
 _RECORDS_PER_SUBSET = 10  # at least so many nominal records for each critic, where the number of subsets is not given
@@ -148,15 +135,20 @@ class GsWgan(Method):
 
     def train(self, run: Run) -> Generator:
         """Algorithm 1: warm start, then T steps of public critic training and B sanitized answers each."""
+        from understudy.engines.critics.panel import CriticPanel
+        from understudy.engines.embedding.start import Anchor
+        from understudy.engines.learner import SlopeLearner
+        from understudy.runs.loop import Resumable
+
         config = _config(run)
         anchor = None
         if config.privacy.embedding_share:
-            anchor = anchors.Anchor.release(run, config.method.embedding, run.plan.events[1])
-        player = generator_player.GeneratorPlayer(run, config.method.generator, anchor)
-        progress = states.Resumable(run, player.average, player.parts())
+            anchor = Anchor.release(run, config.method.embedding, run.plan.events[1])
+        player = SlopeLearner(run, config.method.generator, anchor)
+        progress = Resumable(run, player.released, player.parts())
         if anchor and not progress.resumed:
             player.fit_anchor(run, config.method.embedding)
-        panel = critic_panel.CriticPanel(run, config.privacy.subsets or 1, config.method.critics)
+        panel = CriticPanel(run, config.privacy.subsets or 1, config.method.critics)
         if anchor or progress.resumed:  # the generator is worth learning from; critics are not kept on disk
             for _ in range(config.method.critics.warm_iterations):
                 panel.train_all(player.pool(_POOL))
@@ -175,10 +167,10 @@ class GsWgan(Method):
                 answering.check_finite()
                 _report(run, step, player, rows_private)
         answering.check_finite()
-        return player.average
+        return player.released
 
 
-def _routed_turn(player: GeneratorPlayer, panel: CriticPanel, settings: GsWganMethodConfig) -> tuple[Drawn, Tensor]:
+def _routed_turn(player: SlopeLearner, panel: CriticPanel, settings: GsWganMethodConfig) -> tuple[Drawn, Tensor]:
     """Generate B images, train the scheduled critics on them, then ask a secret, uniform critic about each image.
 
     Privacy: all B images are the pool of every scheduled critic and the routing is drawn afterwards, so no critic's
@@ -190,7 +182,7 @@ def _routed_turn(player: GeneratorPlayer, panel: CriticPanel, settings: GsWganMe
     return drawn, panel.answer(drawn.pool, panel.draw_routing(settings.queries_per_step))
 
 
-def _paper_turn(player: GeneratorPlayer, panel: CriticPanel, settings: GsWganMethodConfig) -> tuple[Drawn, Tensor]:
+def _paper_turn(player: SlopeLearner, panel: CriticPanel, settings: GsWganMethodConfig) -> tuple[Drawn, Tensor]:
     """The published step: draw one critic, train it several times, ask it about all B images.
 
     Privacy: the critic's state depends on past draws, so the draws are accounted as revealed, without amplification.
@@ -202,11 +194,13 @@ def _paper_turn(player: GeneratorPlayer, panel: CriticPanel, settings: GsWganMet
     return drawn, panel.answer(drawn.pool, chosen.expand(settings.queries_per_step))
 
 
-def _answering(run: Run, config: GsWganConfig) -> mechanisms.GaussianAnswers:
-    return mechanisms.GaussianAnswers(run.ledger, run.randomness, clip=config.privacy.clip, event=run.plan.events[0])
+def _answering(run: Run, config: GsWganConfig) -> GaussianAnswers:
+    from understudy.privacy.mechanisms import GaussianAnswers
+
+    return GaussianAnswers(run.ledger, run.randomness, clip=config.privacy.clip, event=run.plan.events[0])
 
 
-def _report(run: Run, step: int, player: GeneratorPlayer, rows_private: Tensor) -> None:
+def _report(run: Run, step: int, player: SlopeLearner, rows_private: Tensor) -> None:
     """Public progress from generated images; the gradient norms of the paper's Figs. 2 and A1 stay private."""
     config = _config(run)
     contrast = player.check_alive(player.pool(_POOL).images)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from understudy._lazy import LazyModule
 from understudy.configs import SMALL_IMAGE, Config, Count, Fraction, MethodConfig, Natural, Positive, Share
 from understudy.data.domain import Domain
 from understudy.engines.embedding.share import embedding_event
@@ -30,18 +29,8 @@ from understudy.privacy.budget import Budget
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
-    from understudy.engines.embedding import fit as fitting
-    from understudy.engines.embedding import means as mean_embedding
-    from understudy.methods.embedding import hermite as hermite_features
-    from understudy.models import generator as generators
-    from understudy.runs import loop as states
+    from understudy.models.generator import Generator
     from understudy.runs.run import Run
-else:
-    generators = LazyModule("understudy.models.generator")
-    hermite_features = LazyModule("understudy.methods.embedding.hermite")
-    fitting = LazyModule("understudy.engines.embedding.fit")
-    mean_embedding = LazyModule("understudy.engines.embedding.means")
-    states = LazyModule("understudy.runs.loop")
 
 
 class HermiteConfig(Config):
@@ -102,23 +91,29 @@ class DpHp(Method):
         )
         return finish_plan(self, config, domain, budget, lambda noise: (embedding_event(noise),), costs)
 
-    def train(self, run: Run) -> generators.Generator:
+    def train(self, run: Run) -> Generator:
         """Release the sums once, then fit the generator to the means; only the first of the two touches the data."""
+        from understudy.engines.embedding.fit import Fit, report_fit
+        from understudy.engines.embedding.means import release_means
+        from understudy.methods.embedding.hermite import HermiteFeatures
+        from understudy.models.generator import GeneratorConfig, build_generator
+        from understudy.runs.loop import Resumable
+
         assert isinstance(run.plan.config, DpHpConfig)
         settings, domain, random = run.plan.config.method, run.plan.domain, run.randomness.generator(run.device)
-        features = hermite_features.HermiteFeatures.of_run(run, settings)
-        target = mean_embedding.release_means(run, features, run.plan.events[0])
-        network = generators.GeneratorConfig(
+        features = HermiteFeatures.of_run(run, settings)
+        target = release_means(run, features, run.plan.events[0])
+        network = GeneratorConfig(
             shape=domain.shape,
             classes=domain.classes,
             latent=settings.latent,
             width=settings.width,
             label_weights=target.label_weights() if domain.labelled else None,
         )
-        generator = generators.build_generator(network).to(run.device)
-        fit = fitting.Fit(generator, features, target, settings, run.plan.config.runtime.precision)
-        for step in states.Resumable(run, generator, fit.parts()).steps(settings.steps):
-            fitting.report_fit(run, step, settings.steps, fit.step(random))
+        generator = build_generator(network).to(run.device)
+        fit = Fit(generator, features, target, settings, run.plan.config.runtime.precision)
+        for step in Resumable(run, generator, fit.parts()).steps(settings.steps):
+            report_fit(run, step, settings.steps, fit.step(random))
         return generator
 
 

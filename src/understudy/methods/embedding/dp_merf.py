@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar
 
-from understudy._lazy import LazyModule
 from understudy.configs import Count, MethodConfig
 from understudy.data.domain import Domain
 from understudy.engines.config import EmbeddingConfig
@@ -25,16 +24,8 @@ from understudy.privacy.budget import Budget
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
-    from understudy.engines.embedding import fit as fitting
-    from understudy.engines.embedding import means as mean_embedding
-    from understudy.models import generator as generators
-    from understudy.runs import loop as states
+    from understudy.models.generator import Generator
     from understudy.runs.run import Run
-else:
-    generators = LazyModule("understudy.models.generator")
-    fitting = LazyModule("understudy.engines.embedding.fit")
-    mean_embedding = LazyModule("understudy.engines.embedding.means")
-    states = LazyModule("understudy.runs.loop")
 
 
 class DpMerfMethodConfig(EmbeddingConfig):
@@ -74,27 +65,27 @@ class DpMerf(Method):
         )
         return finish_plan(self, decided, domain, budget, lambda noise: (embedding_event(noise),), costs)
 
-    def train(self, run: Run) -> generators.Generator:
+    def train(self, run: Run) -> Generator:
         """Release the embedding once, then fit the generator to it; only the first of the two touches the data."""
+        from understudy.engines.embedding.fit import Fit, report_fit
+        from understudy.engines.embedding.means import Embedding, release_means
+        from understudy.models.generator import GeneratorConfig, build_generator
+        from understudy.runs.loop import Resumable
+
         assert isinstance(run.plan.config, DpMerfConfig)
-        settings, random = run.plan.config.method, run.randomness.generator(run.device)
-        embedding = mean_embedding.Embedding.of_run(run, settings)
-        target = mean_embedding.release_means(run, embedding, run.plan.events[0])
-        generator = generators.build_generator(_generator_config(settings, run.plan.domain, target)).to(run.device)
-        fit = fitting.Fit(generator, embedding, target, settings, run.plan.config.runtime.precision)
-        for step in states.Resumable(run, generator, fit.parts()).steps(settings.steps):
-            fitting.report_fit(run, step, settings.steps, fit.step(random))
+        settings, domain, random = run.plan.config.method, run.plan.domain, run.randomness.generator(run.device)
+        embedding = Embedding.of_run(run, settings)
+        target = release_means(run, embedding, run.plan.events[0])
+        network = GeneratorConfig(
+            kind="dcgan",
+            shape=domain.shape,
+            classes=domain.classes,
+            latent=settings.latent,
+            width=settings.width,
+            label_weights=target.label_weights() if domain.labelled else None,
+        )
+        generator = build_generator(network).to(run.device)
+        fit = Fit(generator, embedding, target, settings, run.plan.config.runtime.precision)
+        for step in Resumable(run, generator, fit.parts()).steps(settings.steps):
+            report_fit(run, step, settings.steps, fit.step(random))
         return generator
-
-
-def _generator_config(
-    settings: DpMerfMethodConfig, domain: Domain, target: mean_embedding.NoisyMeans
-) -> generators.GeneratorConfig:
-    return generators.GeneratorConfig(
-        kind="dcgan",
-        shape=domain.shape,
-        classes=domain.classes,
-        latent=settings.latent,
-        width=settings.width,
-        label_weights=target.label_weights() if domain.labelled else None,
-    )

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from understudy._lazy import LazyModule
 from understudy.configs import Count, MethodConfig, Share
 from understudy.data.domain import Domain
 from understudy.methods.teachers.ensemble import (
@@ -31,20 +30,13 @@ from understudy.privacy.events import Event
 from understudy.privacy.plan import Plan
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from understudy.engines.critics.panel import FakePool
-    from understudy.engines.learner import GeneratorPlayer
-    from understudy.methods.teachers import teaching
-    from understudy.methods.teachers.teaching import TeacherPanel
-    from understudy.privacy import mechanisms as vote_mechanisms
+    from understudy.engines.learner import SlopeLearner
+    from understudy.methods.teachers.teaching import Lesson, TeacherPanel
     from understudy.runs.loop import Stateful
     from understudy.runs.run import Run
-else:
-    torch = LazyModule("torch")
-    teaching = LazyModule("understudy.methods.teachers.teaching")
-    vote_mechanisms = LazyModule("understudy.privacy.mechanisms")
 
 
 _PURPOSE = "votes of gradient signs"
@@ -99,7 +91,7 @@ class DataLens(TeacherMethod):
         queries = config.privacy.queries or 1
         return (Event(noise_multiplier=noise_multiplier, sensitivity="2C", count=queries, purpose=_PURPOSE),)
 
-    def lesson(self, run: Run) -> teaching.Lesson:
+    def lesson(self, run: Run) -> Lesson:
         """Ask for signs, add noise, cut, follow."""
         return SignLesson(run)
 
@@ -108,12 +100,15 @@ class SignLesson:
     """One step of DataLens."""
 
     def __init__(self, run: Run) -> None:
+        from understudy.methods.teachers.teaching import Rehearsal, StallWatch
+        from understudy.privacy.mechanisms import SignVotes
+
         assert isinstance(run.plan.config, DataLensConfig)
         self.config = run.plan.config
         self.top = self.config.privacy.top or 1
-        self.votes = vote_mechanisms.SignVotes(run.ledger, run.randomness, top=self.top, event=run.plan.events[0])
+        self.votes = SignVotes(run.ledger, run.randomness, top=self.top, event=run.plan.events[0])
         self._random = run.randomness.generator(run.device)
-        self._watch, self._rehearsal = teaching.StallWatch(), teaching.Rehearsal(self.config.method.memory)
+        self._watch, self._rehearsal = StallWatch(), Rehearsal(self.config.method.memory)
         self._kept: list[Tensor] = []
 
     def parts(self) -> dict[str, Stateful]:
@@ -124,7 +119,7 @@ class SignLesson:
         """Queries that may still be asked."""
         return self.votes.account.remaining
 
-    def step(self, player: GeneratorPlayer, panel: TeacherPanel, block: int) -> None:
+    def step(self, player: SlopeLearner, panel: TeacherPanel, block: int) -> None:
         """Ask all teachers about B images and follow the noisy vote."""
         drawn = player.imagine(self.config.method.queries_per_step)
         tally_dp = self.votes.release(self._tally(panel, drawn.pool), block=block).value_dp
@@ -132,6 +127,8 @@ class SignLesson:
 
     def check(self) -> dict[str, float]:
         """The share of entries that were kept."""
+        import torch
+
         self.votes.check_finite()
         kept = float(torch.stack(self._kept).mean())
         self._kept.clear()
@@ -147,6 +144,8 @@ class SignLesson:
 
         Privacy: a record changes one teacher's gradients and so one vote for each image: 2 sqrt(k) an image.
         """
+        import torch
+
         tally = torch.zeros(pool.images.flatten(1).shape, dtype=torch.int64, device=pool.images.device)
         for slopes_private in panel.slopes(pool):
             coins = None
@@ -157,6 +156,8 @@ class SignLesson:
 
     def _followed(self, share_dp: Tensor) -> Tensor:
         """Cut the noisy shares (images, values), and scale them so that a unanimous vote has length one."""
+        import torch
+
         threshold, scale = self.config.method.threshold, self.top**-0.5
         if threshold == 0:
             self._kept.append(torch.ones((), device=share_dp.device))

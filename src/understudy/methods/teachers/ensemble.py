@@ -13,7 +13,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from understudy._lazy import LazyModule
 from understudy.configs import Config, Count, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig, EmbeddingConfig, LearnerConfig
@@ -26,12 +25,9 @@ from understudy.privacy.events import Event
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
-    from understudy.methods.teachers import teaching
     from understudy.methods.teachers.teaching import Lesson
     from understudy.models.generator import Generator
     from understudy.runs.run import Run
-else:
-    teaching = LazyModule("understudy.methods.teachers.teaching")
 
 
 class TeachingConfig(Config):
@@ -134,10 +130,12 @@ class TeacherMethod(Method):
 
     def train(self, run: Run) -> Generator:
         """Teachers train on their shards and public images, vote on generated images, and the generator follows."""
+        from understudy.methods.teachers.teaching import teach
+
         config = run.plan.config
         assert isinstance(config, TeacherConfig)
         embedding = run.plan.events[-1] if config.privacy.embedding_share else None
-        return teaching.teach(run, self.lesson(run), config.method, config.privacy.teachers or 1, embedding)
+        return teach(run, self.lesson(run), config.method, config.privacy.teachers or 1, embedding)
 
     def _decided(self, config: TeacherConfig, domain: Domain) -> TeacherConfig:
         """The config with everything filled in that was left to the declared domain."""

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from understudy._lazy import LazyModule
 from understudy.configs import Count, MethodConfig, Positive, Share
 from understudy.methods.teachers.ensemble import (
     RehearsingConfig,
@@ -39,25 +38,14 @@ from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from understudy.engines.critics.panel import FakePool
-    from understudy.engines.learner import GeneratorPlayer
-    from understudy.methods.teachers import teaching
-    from understudy.methods.teachers import teaching as vote_watch
-    from understudy.methods.teachers.teaching import TeacherPanel
-    from understudy.privacy import mechanisms as vote_mechanisms
-    from understudy.privacy.claims import votes as vote_agreement
+    from understudy.engines.learner import SlopeLearner
+    from understudy.methods.teachers.teaching import Lesson, TeacherPanel
     from understudy.privacy.claims.votes import VoteClaim
     from understudy.runs.loop import Stateful
     from understudy.runs.run import Run
-else:
-    torch = LazyModule("torch")
-    teaching = LazyModule("understudy.methods.teachers.teaching")
-    vote_agreement = LazyModule("understudy.privacy.claims.votes")
-    vote_mechanisms = LazyModule("understudy.privacy.mechanisms")
-    vote_watch = LazyModule("understudy.methods.teachers.teaching")
 
 
 _ANSWERS, _CHECKS = "votes on projected gradients", "checks for consensus"
@@ -122,11 +110,13 @@ class GPate(TeacherMethod):
         self, config: MethodConfig, events: Sequence[Event], budget: Budget, private: Path
     ) -> list[VoteClaim]:
         """What the votes on record cost; planned queries that are not on record count at their worst case."""
+        from understudy.privacy.claims.votes import VoteRecord
+
         answers = next(event for event in events if event.purpose == _ANSWERS)
         others = [event for event in events if event is not answers]
-        return [vote_agreement.VoteRecord(private).claim(answers, others, budget.delta)]
+        return [VoteRecord(private).claim(answers, others, budget.delta)]
 
-    def lesson(self, run: Run) -> teaching.Lesson:
+    def lesson(self, run: Run) -> Lesson:
         """Project, ask for bins, check, answer, project back."""
         return BinLesson(run)
 
@@ -135,11 +125,14 @@ class BinLesson:
     """One step of G-PATE."""
 
     def __init__(self, run: Run) -> None:
+        from understudy.methods.teachers.teaching import Rehearsal, StallWatch, VoteWatch
+        from understudy.privacy.mechanisms import BinVotes, PeakVotes
+
         assert isinstance(run.plan.config, GPateConfig)
         self.config, (answers, checks, *_) = run.plan.config, run.plan.events
         self.values = run.plan.domain.shape[0] * run.plan.domain.shape[1] * run.plan.domain.shape[2]
         self.directions = min(self.config.privacy.projections, self.values)
-        self.votes = vote_mechanisms.BinVotes(
+        self.votes = BinVotes(
             run.ledger,
             run.randomness,
             coordinates=self.directions,
@@ -147,10 +140,10 @@ class BinLesson:
             limit=self.config.method.limit * self.values**-0.5,
             event=answers,
         )
-        self.peaks = vote_mechanisms.PeakVotes(run.ledger, run.randomness, coordinates=self.directions, event=checks)
+        self.peaks = PeakVotes(run.ledger, run.randomness, coordinates=self.directions, event=checks)
         self._random, self._show = run.randomness.generator(run.device), run.ledger.show
-        self.watch = vote_watch.VoteWatch(run, self.votes.reach * answers.noise_multiplier)
-        self._stall, self._rehearsal = teaching.StallWatch(), teaching.Rehearsal(self.config.method.memory)
+        self.watch = VoteWatch(run, self.votes.reach * answers.noise_multiplier)
+        self._stall, self._rehearsal = StallWatch(), Rehearsal(self.config.method.memory)
         self._passed: list[Tensor] = []
 
     def parts(self) -> dict[str, Stateful]:
@@ -161,8 +154,10 @@ class BinLesson:
         """Queries that may still be asked: a crash may have lost more of the one kind than of the other."""
         return min(self.votes.account.remaining, self.peaks.account.remaining)
 
-    def step(self, player: GeneratorPlayer, panel: TeacherPanel, block: int) -> None:
+    def step(self, player: SlopeLearner, panel: TeacherPanel, block: int) -> None:
         """Ask all teachers about B images and follow the confident answers."""
+        import torch
+
         drawn = player.imagine(self.config.method.queries_per_step)
         directions = self._draw_directions(len(drawn.pool.images))
         coordinates_dp = self._confident(self._tally(panel, drawn.pool, directions), panel.subsets, block)
@@ -172,6 +167,8 @@ class BinLesson:
 
     def check(self) -> dict[str, float]:
         """The share of coordinates on which the teachers agreed."""
+        import torch
+
         self.votes.check_finite()
         confident = float(torch.stack(self._passed).mean())
         self._passed.clear()
@@ -184,6 +181,8 @@ class BinLesson:
 
     def _draw_directions(self, images: int) -> Tensor:
         """For each image d orthonormal directions (images, values, d), drawn without looking at anything; public."""
+        import torch
+
         shape = (images, self.values, self.directions)
         gaussian = torch.randn(shape, generator=self._random, device=self._random.device)
         return torch.linalg.qr(gaussian)[0]
@@ -193,6 +192,8 @@ class BinLesson:
 
         Privacy: a record changes one teacher's gradients, so in each of the d histograms one vote moves.
         """
+        import torch
+
         shape = (len(pool.images), self.directions, self.config.method.bins)
         tally = torch.zeros(shape, dtype=torch.int64, device=pool.images.device)
         for slopes_private in panel.slopes(pool):
@@ -206,6 +207,8 @@ class BinLesson:
 
         Privacy: both mechanisms run on every histogram, whatever the checks say.
         """
+        import torch
+
         peaks_dp = self.peaks.release(self.peaks.peaks(tally), block=block).value_dp
         counts_dp = self.votes.release(tally, block=block).value_dp
         passed = peaks_dp >= self.config.method.consensus * teachers

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from understudy._lazy import LazyModule
 from understudy.configs import Config, Count, MethodConfig, Positive
 from understudy.engines.config import LearnerConfig
 from understudy.methods.teachers.ensemble import (
@@ -42,22 +41,13 @@ from understudy.methods.teachers.ensemble import (
 from understudy.privacy.events import Event
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from understudy.engines.critics.panel import FakePool
-    from understudy.engines.learner import GeneratorPlayer
-    from understudy.methods.teachers import teaching
-    from understudy.methods.teachers.teaching import TeacherPanel
-    from understudy.models import critic
-    from understudy.privacy import mechanisms as vote_mechanisms
+    from understudy.engines.learner import SlopeLearner
+    from understudy.methods.teachers.teaching import Lesson, TeacherPanel
     from understudy.runs.loop import Stateful
     from understudy.runs.run import Run
-else:
-    torch = LazyModule("torch")
-    critic = LazyModule("understudy.models.critic")
-    teaching = LazyModule("understudy.methods.teachers.teaching")
-    vote_mechanisms = LazyModule("understudy.privacy.mechanisms")
 
 
 _PURPOSE = "votes for real"
@@ -115,7 +105,7 @@ class PateGan(TeacherMethod):
         queries = config.privacy.queries or 1
         return (Event(noise_multiplier=noise_multiplier, sensitivity="C", count=queries, purpose=_PURPOSE),)
 
-    def lesson(self, run: Run) -> teaching.Lesson:
+    def lesson(self, run: Run) -> Lesson:
         """Ask for votes, teach the student, follow it."""
         return StudentLesson(run)
 
@@ -124,13 +114,16 @@ class StudentLesson:
     """One step of PATE-GAN."""
 
     def __init__(self, run: Run) -> None:
+        from understudy.methods.teachers.teaching import StallWatch
+        from understudy.privacy.mechanisms import RealVotes
+
         assert isinstance(run.plan.config, PateGanConfig)
         self.settings = run.plan.config.method
-        self.votes = vote_mechanisms.RealVotes(run.ledger, run.randomness, event=run.plan.events[0])
+        self.votes = RealVotes(run.ledger, run.randomness, event=run.plan.events[0])
         self._random, self._show = run.randomness.generator(run.device), run.ledger.show
         self.student = Student(run, self.settings.student)
         self._noise = run.plan.events[0].noise_multiplier / (run.plan.config.privacy.teachers or 1)
-        self._watch = teaching.StallWatch()
+        self._watch = StallWatch()
         self._shares: list[Tensor] = []
 
     def parts(self) -> dict[str, Stateful]:
@@ -141,7 +134,7 @@ class StudentLesson:
         """Queries that may still be asked."""
         return self.votes.account.remaining
 
-    def step(self, player: GeneratorPlayer, panel: TeacherPanel, block: int) -> None:
+    def step(self, player: SlopeLearner, panel: TeacherPanel, block: int) -> None:
         """Ask all teachers about B images, teach the student, and move other images to where it likes them better."""
         pool = self._spread(player.pool(self.settings.queries_per_step))
         share_dp = self.votes.release(self._tally(panel, pool), block=block).value_dp / panel.subsets
@@ -153,6 +146,8 @@ class StudentLesson:
 
     def check(self) -> dict[str, float]:
         """The share of votes for "real"."""
+        import torch
+
         self.votes.check_finite()
         shares = torch.cat(self._shares)
         share, noise = float(shares.mean()), self._noise / len(shares) ** 0.5
@@ -167,6 +162,8 @@ class StudentLesson:
 
     def _spread(self, pool: FakePool) -> FakePool:
         """The images with public noise on their pixels: a student that sees differences learns where to go."""
+        import torch
+
         noise = torch.randn(pool.images.shape, generator=self._random, device=pool.images.device)
         return dataclasses.replace(pool, images=(pool.images + self.settings.spread * noise).clamp(0, 1))
 
@@ -175,6 +172,8 @@ class StudentLesson:
 
         Privacy: a record changes one teacher's scores, so one vote for each image: 1.
         """
+        import torch
+
         tally = torch.zeros(len(pool.images), dtype=torch.int64, device=pool.images.device)
         for margins_private in panel.margins(pool, self.settings.threshold):
             self.votes.count(tally, margins_private)
@@ -189,14 +188,20 @@ class Student:
     """
 
     def __init__(self, run: Run, settings: StudentConfig) -> None:
-        shape = critic.CriticConfig(shape=run.plan.domain.shape, classes=run.plan.domain.classes, width=settings.width)
-        self.settings, self.network = settings, critic.Critic(shape).to(run.device)
-        self.optimizer = torch.optim.Adam(self.network.parameters(), settings.learning_rate, betas=(0.5, 0.9))
+        from torch.optim import Adam
+
+        from understudy.models.critic import Critic, CriticConfig
+
+        shape = CriticConfig(shape=run.plan.domain.shape, classes=run.plan.domain.classes, width=settings.width)
+        self.settings, self.network = settings, Critic(shape).to(run.device)
+        self.optimizer = Adam(self.network.parameters(), settings.learning_rate, betas=(0.5, 0.9))
         self._memory: deque[tuple[FakePool, Tensor]] = deque(maxlen=settings.memory)
         self._random = run.randomness.generator("cpu")
 
     def learn(self, pool: FakePool, shares_dp: Tensor) -> None:
         """Remember the newest votes, and learn from them and from some earlier ones."""
+        import torch
+
         self._memory.append((pool, shares_dp))
         self.network.train()
         chosen = [len(self._memory) - 1]
@@ -212,7 +217,9 @@ class Student:
 
     def slopes(self, pool: FakePool) -> Tensor:
         """Where the student finds each image less real (images, values), scaled to a mean length of one."""
+        from torch.autograd import grad
+
         images = pool.images.clone().requires_grad_()
-        (slopes,) = torch.autograd.grad(-self.network(images, pool.labels).sum(), images)
+        (slopes,) = grad(-self.network(images, pool.labels).sum(), images)
         slopes = slopes.flatten(1)
         return slopes / slopes.norm(dim=1).mean().clamp(min=1e-12)

@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from understudy._lazy import LazyModule
 from understudy.configs import SMALL_IMAGE, Config, Count, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
@@ -46,19 +45,9 @@ from understudy.privacy.plan import Costs, Plan
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from understudy.engines import learner as generator_player
-    from understudy.engines.embedding import start as anchors
-    from understudy.methods.transport import sinkhorn
+    from understudy.engines.learner import SlopeLearner
     from understudy.models.generator import Generator
-    from understudy.privacy import mechanisms
-    from understudy.runs import loop as states
     from understudy.runs.run import Run
-else:
-    anchors = LazyModule("understudy.engines.embedding.start")
-    generator_player = LazyModule("understudy.engines.learner")
-    mechanisms = LazyModule("understudy.privacy.mechanisms")
-    sinkhorn = LazyModule("understudy.methods.transport.sinkhorn")
-    states = LazyModule("understudy.runs.loop")
 
 # Rounding is divided by it: below, what padding rounds in blocks that a record does not reach would no longer be small.
 AboveRounding = Annotated[Positive, Field(ge=1e-3)]
@@ -147,17 +136,23 @@ class DpSinkhorn(Method):
 
     def train(self, run: Run) -> Generator:
         """T steps: generate, match with a batch, clip and noise the gradient, let the generator follow it."""
+        from understudy.engines.embedding.start import Anchor
+        from understudy.engines.learner import SlopeLearner
+        from understudy.methods.transport.sinkhorn import SinkhornCells
+        from understudy.privacy.mechanisms import GaussianBlocks
+        from understudy.runs.loop import Resumable
+
         config = _config(run)
         anchor = None
         if config.privacy.embedding_share:
-            anchor = anchors.Anchor.release(run, config.method.embedding, run.plan.events[1])
-        player = generator_player.GeneratorPlayer(run, config.method.generator, anchor)
-        progress = states.Resumable(run, player.average, player.parts())
+            anchor = Anchor.release(run, config.method.embedding, run.plan.events[1])
+        player = SlopeLearner(run, config.method.generator, anchor)
+        progress = Resumable(run, player.released, player.parts())
         if anchor and not progress.resumed:
             player.fit_anchor(run, config.method.embedding)
         event, transport = run.plan.events[0], config.method.transport
-        cells = sinkhorn.SinkhornCells(run, transport, config.privacy.batch or 1, event)
-        answering = mechanisms.GaussianBlocks(run.ledger, run.randomness, clip=config.privacy.clip, event=event)
+        cells = SinkhornCells(run, transport, config.privacy.batch or 1, event)
+        answering = GaussianBlocks(run.ledger, run.randomness, clip=config.privacy.clip, event=event)
         unit = math.sqrt(transport.images) / config.privacy.clip  # slopes of about norm one for each image
         for step in progress.steps(run.plan.steps):
             if answering.account.remaining == 0:
@@ -170,10 +165,10 @@ class DpSinkhorn(Method):
             if step % max(1, run.plan.steps // _REPORTS) == 0 or step == run.plan.steps:
                 answering.check_finite()
                 _report(run, step, player, blocks_private)
-        return player.average
+        return player.released
 
 
-def _report(run: Run, step: int, player: generator_player.GeneratorPlayer, blocks_private: Tensor) -> None:
+def _report(run: Run, step: int, player: SlopeLearner, blocks_private: Tensor) -> None:
     """Public progress from generated images.
 
     Privacy: the norms of the blocks before clipping are private and go to the private folder alone.
