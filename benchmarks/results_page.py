@@ -56,8 +56,8 @@ Each epsilon was recomputed from the events of its certificate by two accountant
 one epsilon, this is the one of the least FID (without accuracy: of the largest Inception score). All rows, with
 commands, commits, machines, curves and speed: [docs/results.md](docs/results.md). Here all but `dp-cgan`, `dp-hp`,
 `dp-merf-ae` and `fedavg-gan` start from a noisy mean embedding as that of `dp-merf`, and none is more than about one
-point more accurate than `dp-merf` alone; the published systems have no such start, and without it the teachers and
-`dp-sinkhorn` were not measured here.
+point more accurate than `dp-merf` alone; the published systems have no such start. The rows `paper-adaptive` and
+`random-start` of the results page do without it (MNIST, epsilon 10, one run each).
 """
 PROVISIONAL = """
 The check of FID on real data (training against test images of MNIST should score 1.02, `benchmarks/fid_check.py`) has
