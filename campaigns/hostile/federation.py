@@ -15,7 +15,7 @@ from tests.federated.helpers import GENEROUS, federated_data, make_client, membe
 from understudy.engines.critics.panel import Home
 from understudy.errors import InputError
 from understudy.federated import embedding, messages, updates
-from understudy.federated.client_ledger import Membership
+from understudy.federated.client import Membership
 from understudy.federated.contract import Contract, read_contract
 from understudy.federated.messages import Answer, Images, Question, Status
 from understudy.federated.updates import UpdateClient, Weights, make_discriminator, message_bytes

@@ -150,9 +150,9 @@ def test_a_client_refuses_what_is_no_address_and_does_not_keep_it(address, home,
 
 @pytest.mark.parametrize(("data", "kept"), [("images.npz", "{here}/images.npz"), ("digits", "digits")])
 def test_where_the_images_are_is_kept_for_a_start_from_anywhere(data, kept, home, tmp_path, monkeypatch, call: Caller):
-    from understudy.federated.deployment import operating
+    from understudy.federated.deployment import supernode
 
-    monkeypatch.setattr(operating, "run_client", lambda *_, **__: None)
+    monkeypatch.setattr(supernode, "run_client", lambda *_, **__: None)
     monkeypatch.chdir(tmp_path)
     assert call("federated", "client", home, "--data", data).code == 0
     assert json.loads((home / "client.json").read_text())["source"] == kept.format(here=tmp_path)

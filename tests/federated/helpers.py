@@ -10,8 +10,7 @@ import numpy as np
 
 from understudy.data import ImageDataset, from_arrays
 from understudy.data.options import source_options
-from understudy.federated.client import Client
-from understudy.federated.client_ledger import Membership
+from understudy.federated.client import Client, Membership
 from understudy.federated.contract import Contract
 from understudy.federated.gs_wgan import FederatedConfig, GsWganFederated, federation_contract
 from understudy.methods.config import build_config

@@ -12,8 +12,7 @@ from scipy import stats
 from understudy.errors import BudgetError, InputError
 from understudy.federated import client as client_module
 from understudy.federated import messages
-from understudy.federated.client import Client
-from understudy.federated.client_ledger import Membership
+from understudy.federated.client import Client, Membership
 from understudy.federated.messages import Images, Question, Status
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger

@@ -23,26 +23,34 @@ from understudy.data.npz import write_arrays
 from understudy.errors import BudgetError, CheckError, InputError
 from understudy.federated.client_app import FOLDER, app
 from understudy.federated.contract import read_contract
-from understudy.federated.deployment import credentials, operating, own_client, processes
+from understudy.federated.deployment import credentials, processes, supernode
 from understudy.federated.deployment.federation import (
     InitOptions,
     client_name,
     initialise,
-    read_settings,
+    read_federation,
     server_folder,
 )
-from understudy.federated.deployment.operating import start_superlink, start_supernode
-from understudy.federated.deployment.own_client import answer_tasks
-from understudy.federated.deployment.serving import read_nodes, serve, serve_and_tell
+from understudy.federated.deployment.server_app import read_nodes, serve, serve_and_tell
+from understudy.federated.deployment.superlink import (
+    raise_failure,
+    start_serverapp,
+    start_superlink,
+    superlink_command,
+    wait_for_outcome,
+)
+from understudy.federated.deployment.supernode import answer_tasks, start_supernode, supernode_command
 from understudy.federated.task import open_client, read_spending, read_terms, write_terms
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify
-from understudy.runs.run import locked
+from understudy.runs.folder import locked
 
 from .helpers import BUDGET, CLIENTS, federated_data, members, tiny_config
 from .in_process_grid import InProcessGrid
 from .test_fedavg import CONFIG as FEDAVG
+
+EARLIER = Path(__file__).parents[1] / "fixtures" / "e25aeaa"
 
 
 def set_up(folder: Path, method: str = "gs-wgan-federated", config: dict | None = None, **changes) -> Path:
@@ -123,10 +131,10 @@ def test_flower_is_told_to_phone_nobody_and_to_install_nothing(server):
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
     assert environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
-    command = processes.superlink_command(server, read_settings(server))
+    command = superlink_command(server, read_federation(server))
     assert "--enable-supernode-auth" in command
     assert "--insecure" not in command
-    node = processes.supernode_command(server, "127.0.0.1:1", 2)
+    node = supernode_command(server, "127.0.0.1:1", 2)
     assert "--insecure" not in node
     assert node[node.index("--isolation") + 1] == "process"
 
@@ -160,22 +168,22 @@ def test_the_baseline_is_served_by_the_same_apps(tmp_path):
 def test_a_server_may_listen_elsewhere_than_its_clients_know_it(tmp_path):
     """Behind a router the address that clients know is not one of the machine's own."""
     server = set_up(tmp_path / "there", host="federation.example.org", listen="0.0.0.0")
-    settings = read_settings(server)
-    assert read_terms(tmp_path / "there" / "clients" / client_name(0)).superlink == settings.address
-    assert settings.address == f"federation.example.org:{settings.port}"
-    command = processes.superlink_command(server, settings)
+    federation = read_federation(server)
+    assert read_terms(tmp_path / "there" / "clients" / client_name(0)).superlink == federation.address
+    assert federation.address == f"federation.example.org:{federation.port}"
+    command = superlink_command(server, federation)
     assert command[command.index("--host") + 1] == "0.0.0.0"
     moved = tmp_path / "moved"
     shutil.move(tmp_path / "there", moved)
     with processes.Processes(tmp_path / "log") as started:
-        start_superlink(started, moved / "server", settings, lambda text: None)
+        start_superlink(started, moved / "server", federation, lambda text: None)
         assert sorted(read_nodes(moved / "server")) == [0, 1, 2], "reached by TLS, from where the folder is now"
         with pytest.raises(InputError, match=r"something listens on 127\.0\.0\.1:\d+ already"):
-            start_superlink(started, moved / "server", settings, lambda text: None)
+            start_superlink(started, moved / "server", federation, lambda text: None)
 
 
 def test_addresses_with_colons_are_written_in_brackets(tmp_path):
-    assert read_settings(set_up(tmp_path, host="::1", port=9092)).address == "[::1]:9092"
+    assert read_federation(set_up(tmp_path, host="::1", port=9092)).address == "[::1]:9092"
 
 
 def test_damaged_nodes_are_one_sentence(server):
@@ -211,17 +219,21 @@ class Clients:
 
 @pytest.mark.timeout(280)
 def test_real_processes_train_and_shut_out_strangers_plain_text_and_wrong_certificates(tmp_path):
-    """A SuperLink and SuperNodes with TLS and authentication; one client dies on the way and the rest goes on."""
+    """A SuperLink and SuperNodes with TLS and authentication; one client dies on the way and the rest goes on.
+
+    The app to ship is one that an earlier version wrote: it names a ServerApp that is elsewhere now.
+    """
     server = set_up(tmp_path, least_clients=2, round_seconds=20.0)
-    settings = read_settings(server)
+    shutil.copytree(EARLIER / "federation" / "server" / "app", server / "app", dirs_exist_ok=True)
+    federation = read_federation(server)
     with processes.Processes(tmp_path / "log") as started:
-        superlink = start_superlink(started, server, settings, lambda text: None)
-        clients = Clients(started, tmp_path, settings.address)
+        superlink = start_superlink(started, server, federation, lambda text: None)
+        clients = Clients(started, tmp_path, federation.address)
         for client in (0, 1):  # client 2 never comes
             clients.add(client)
 
         # plain text to the TLS port
-        with socket.create_connection((settings.host, settings.port), timeout=10) as plain:
+        with socket.create_connection((federation.host, federation.port), timeout=10) as plain:
             plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
             assert b"200" not in plain.recv(1000)
         # a certificate of another authority
@@ -229,7 +241,7 @@ def test_real_processes_train_and_shut_out_strangers_plain_text_and_wrong_certif
         credentials.write_authority(tmp_path / "other", ["127.0.0.1"])
         trusting = ssl.create_default_context(cafile=str(tmp_path / "other" / credentials.AUTHORITY))
         with (
-            socket.create_connection((settings.host, settings.port), timeout=10) as raw,
+            socket.create_connection((federation.host, federation.port), timeout=10) as raw,
             pytest.raises(ssl.SSLCertVerificationError),
         ):
             trusting.wrap_socket(raw, server_hostname="127.0.0.1")
@@ -238,15 +250,15 @@ def test_real_processes_train_and_shut_out_strangers_plain_text_and_wrong_certif
         stranger.mkdir()
         credentials.write_client_key(stranger)
         (stranger / credentials.AUTHORITY).write_bytes((server / credentials.AUTHORITY).read_bytes())
-        command = processes.supernode_command(stranger, settings.address, processes.free_port())
+        command = supernode_command(stranger, federation.address, processes.free_port())
         unknown = started.start("stranger", command, stranger / "flower")
 
-        processes.start_run(server)
+        start_serverapp(server)
         while not (server / "run" / "progress.jsonl").exists():
             assert superlink.poll() is None
             time.sleep(0.2)
         os.killpg(clients.nodes[1].pid, signal.SIGKILL)
-        processes.wait_for_outcome(server, superlink)
+        wait_for_outcome(server, superlink)
         clients.over.set()
         assert unknown.wait(30) != 0, "a node that is not enrolled is sent away"
     assert verify(server / "run").passed
@@ -261,14 +273,14 @@ def test_real_processes_train_and_shut_out_strangers_plain_text_and_wrong_certif
 
 def test_a_superlink_that_cannot_listen_is_one_sentence(tmp_path):
     server = set_up(tmp_path)
-    settings = read_settings(server)
+    federation = read_federation(server)
     with socket.socket() as taken:
-        taken.bind((settings.host, settings.port))
+        taken.bind((federation.host, federation.port))
         with (
             processes.Processes(tmp_path / "log") as started,
             pytest.raises(CheckError, match="superlink: it ended with"),
         ):
-            start_superlink(started, server, settings, lambda text: None)
+            start_superlink(started, server, federation, lambda text: None)
 
 
 def test_stopping_stops_what_a_process_started_itself(tmp_path):
@@ -326,28 +338,28 @@ def test_the_outcome_of_a_failed_run_is_raised_as_its_own_sentence(tmp_path):
     with processes.Processes(tmp_path) as started:
         running = started.start("sleep", [sys.executable, "-c", "import time; time.sleep(99)"], tmp_path)
         with pytest.raises(CheckError, match="nobody came"):
-            processes.wait_for_outcome(tmp_path, running)
+            wait_for_outcome(tmp_path, running)
 
 
 def test_a_server_whose_process_was_killed_does_not_wait_for_ever(tmp_path):
     """The ServerApp is a process of Flower's: nobody tells whoever waits for it that it is gone."""
     script = (
-        "import os, signal, sys; from pathlib import Path; from understudy.federated.deployment import serving\n"
-        "serving.serve = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "serving.serve_and_tell(Path(sys.argv[1]), None)\n"
+        "import os, signal, sys; from pathlib import Path; from understudy.federated.deployment import server_app\n"
+        "server_app.serve = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "server_app.serve_and_tell(Path(sys.argv[1]), None)\n"
     )
     with processes.Processes(tmp_path) as started:
         running = started.start("sleep", [sys.executable, "-c", "import time; time.sleep(99)"], tmp_path)
         started.start("app", [sys.executable, "-c", script, str(tmp_path)], tmp_path)
         with pytest.raises(CheckError, match="ended from outside, perhaps for want of memory"):
-            processes.wait_for_outcome(tmp_path, running)
+            wait_for_outcome(tmp_path, running)
 
 
 def test_a_second_server_on_one_folder_is_told_so(tmp_path):
     with locked(tmp_path):
         serve_and_tell(tmp_path, None)
     with pytest.raises(CheckError, match="another process is working in"):
-        processes.raise_failure(tmp_path)
+        raise_failure(tmp_path)
 
 
 def test_a_client_without_data_or_with_damaged_terms_says_so(server, tmp_path):
@@ -384,9 +396,9 @@ def connected(server, monkeypatch, tmp_path):
 
     def run(*codes: int) -> list[str]:
         nodes = Connections(*codes)
-        monkeypatch.setattr(operating, "start_supernode", nodes.start)
-        monkeypatch.setattr(operating, "_AGAIN_SECONDS", 0.0)
-        operating.run_client(server.parent / "clients" / client_name(0), "127.0.0.1:1", nodes.told.append)
+        monkeypatch.setattr(supernode, "start_supernode", nodes.start)
+        monkeypatch.setattr(supernode, "_AGAIN_SECONDS", 0.0)
+        supernode.run_client(server.parent / "clients" / client_name(0), "127.0.0.1:1", nodes.told.append)
         return nodes.told[2:]
 
     return run
@@ -399,7 +411,7 @@ def test_a_client_waits_for_a_server_that_was_started_again_or_does_not_know_it_
 
 
 def test_a_client_that_is_refused_for_good_says_so(connected, monkeypatch):
-    monkeypatch.setattr(operating, "_REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(supernode, "_REFUSED_SECONDS", 0.0)
     with pytest.raises(CheckError, match="refuses this client, or shows another certificate; ask the operator"):
         connected(0, 1, 1, 1)
 
@@ -407,12 +419,12 @@ def test_a_client_that_is_refused_for_good_says_so(connected, monkeypatch):
 def test_a_second_process_at_one_client_is_refused_before_it_opens_the_ledger(server):
     home = server.parent / "clients" / client_name(1)
     with locked(home), pytest.raises(InputError, match="another process is working in"):
-        operating.run_client(home, "127.0.0.1:1", lambda text: None)
+        supernode.run_client(home, "127.0.0.1:1", lambda text: None)
     assert not (home / "private").exists()
 
 
 def test_an_executor_ends_with_its_supernode(server, monkeypatch):
-    monkeypatch.setattr(own_client, "_LOST_SECONDS", 0.5)
+    monkeypatch.setattr(supernode, "_LOST_SECONDS", 0.5)
     left = iter([True, True])
     address = f"127.0.0.1:{processes.free_port()}"
     answer_tasks(address, server.parent / "clients" / client_name(2), lambda: next(left, False))
@@ -424,10 +436,8 @@ def test_flowers_own_simulation_trains_the_same_federation(tmp_path):
     """In a process of its own: the engine keeps processes and global settings."""
     pytest.importorskip("ray", reason="Flower's simulation engine is not installed: pip install 'flwr[simulation]'")
     server = set_up(tmp_path)
-    script = (
-        "import sys; from pathlib import Path; from understudy.federated.deployment import flower_simulation as f; "
-    )
-    script += "f.run_flower_simulation(Path(sys.argv[1]))"
+    script = "import sys; from pathlib import Path; from understudy.federated.deployment import demonstration as d; "
+    script += "d.run_flower_simulation(Path(sys.argv[1]))"
     result = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=250, check=False
     )

@@ -17,8 +17,7 @@ from understudy.engines.critics.panel import Home
 from understudy.errors import CheckError, InputError
 from understudy.federated import client as client_module
 from understudy.federated import embedding
-from understudy.federated.client import Client
-from understudy.federated.client_ledger import Membership
+from understudy.federated.client import Client, Membership
 from understudy.federated.client_mechanisms import GaussianParts
 from understudy.federated.fleet import RemoteFleet, SimulatedFleet
 from understudy.privacy import viewers

@@ -9,7 +9,7 @@ import torch
 from understudy.api import TrainOptions, train
 from understudy.engines.critics.panel import Home
 from understudy.errors import InputError
-from understudy.federated.client_ledger import Membership
+from understudy.federated.client import Membership
 from understudy.federated.fedavg_gan import FedAvgConfig, FedAvgGan
 from understudy.federated.messages import Images, question_key
 from understudy.federated.task import ClientTerms, read_spending, write_client

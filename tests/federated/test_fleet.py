@@ -16,6 +16,7 @@ from understudy.api import TrainOptions, resume, train
 from understudy.engines.critics.panel import Home
 from understudy.errors import CheckError, InputError
 from understudy.federated import embedding, messages
+from understudy.federated.client import fake_pool
 from understudy.federated.fleet import RemoteFleet, Round, SimulatedFleet, slots_of_records
 from understudy.federated.messages import Answer, Images, Status
 from understudy.federated.routing import RoutingDesk
@@ -297,7 +298,7 @@ def test_asking_changes_no_simulated_critic(data, contract):
     asked, bank = some_round(contract), fleet._critics.bank
     before = {name: tensor.clone() for name, tensor in bank.state().items()}
     routing = torch.from_numpy(asked.routed.client_private)
-    fleet._critics.answer(fleet._on_device(asked.queries), routing)
+    fleet._critics.answer(fake_pool(asked.queries), routing)
     assert all(tensor.equal(before[name]) for name, tensor in bank.state().items())
 
 
@@ -315,7 +316,7 @@ def test_answers_by_message_are_those_of_single_queries(data, contract):
     fleet = SimulatedFleet(data, contract, Home(Randomness(), torch.device("cpu")))
     fleet.warm_start()
     asked = some_round(contract)
-    queries, routed = fleet._on_device(asked.queries), asked.routed
+    queries, routed = fake_pool(asked.queries), asked.routed
     client, slot = (torch.from_numpy(numbers) for numbers in (routed.client_private, routed.slot_private))
     expected = fleet._critics.answer(queries, client)
     found = fleet._critics.answer_messages(queries, client, slot, contract.limits.slots)

@@ -14,11 +14,11 @@ from understudy.data.npz import write_arrays
 from understudy.errors import CheckError
 from understudy.federated import messages
 from understudy.federated.client_app import BODY, FOLDER, RECORD, app, make_client_app, pack
-from understudy.federated.flower_transport import FlowerTransport, ask_for_numbers, wait_for_nodes
+from understudy.federated.deployment.server_app import FlowerTransport, ask_for_numbers, wait_for_nodes
 from understudy.federated.task import ClientTerms, open_client, write_client
 from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify
-from understudy.runs.run import locked
+from understudy.runs.folder import locked
 
 from .helpers import BUDGET, CLIENTS, federated_data, members, tiny_config, tiny_contract
 from .in_process_grid import InProcessGrid

@@ -42,7 +42,6 @@ PUBLIC_CODE = (  # where no private value may decide anything; what works on pri
     "federated/fedavg_gan.py",
     "federated/config.py",
     "federated/claims.py",
-    "federated/player.py",
     "federated/routing.py",
     "privacy/ledger.py",
     "engines/embedding/start.py",

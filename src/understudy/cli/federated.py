@@ -16,10 +16,10 @@ from understudy.cli.options import (
     Device,
     Json,
     Moved,
+    Out,
     Preset,
     Records,
     Resume,
-    RunFolder,
     Seed,
     SetValues,
     Shape,
@@ -47,7 +47,7 @@ def simulate(
     data: Data,
     epsilon: Epsilon,
     delta: Delta,
-    out: RunFolder,
+    out: Out,
     clients: Annotated[
         int | None, typer.Option("--clients", help="Enrolled clients; records of data without clients are dealt out.")
     ] = None,
@@ -68,10 +68,10 @@ def simulate(
     """Train with all clients in this process: the same ledger and certificate as with real ones."""
     from understudy.api import TrainOptions, train
     from understudy.api import resume as continue_run
-    from understudy.cli.progress import show_progress, stop_on_signals
     from understudy.data.dataset import with_clients
     from understudy.federated.contract import get_federated_method
     from understudy.privacy.budget import Budget
+    from understudy.progress import show_progress, stop_on_signals
 
     refuse_moved_alone(moved, resume)
     get_federated_method(method)
@@ -124,7 +124,7 @@ def init(
     from understudy.federated.deployment.federation import InitOptions, initialise, promises
     from understudy.privacy.meaning import by_viewer
 
-    request = InitOptions(
+    options = InitOptions(
         method=method,
         domain=domain,
         budget=Budget(epsilon, delta),
@@ -136,7 +136,7 @@ def init(
         least_clients=least,
         round_seconds=seconds,
     )
-    decided, contract = initialise(out, request)
+    decided, contract = initialise(out, options)
     facts = {"folder": str(out), "address": decided.address, **contract.limits.model_dump()}
     facts["noise_multiplier"] = contract.noise_multiplier
     viewers = by_viewer(promises(decided))
@@ -163,11 +163,11 @@ def server(
     from understudy.release.release import load
 
     if simulation:
-        from understudy.federated.deployment.flower_simulation import run_flower_simulation
+        from understudy.federated.deployment.demonstration import run_flower_simulation
 
         run = run_flower_simulation(folder)
     else:
-        from understudy.federated.deployment.operating import run_server
+        from understudy.federated.deployment.superlink import run_server
 
         run = run_server(folder, lambda text: typer.echo(text, err=True))
     _tell(load(run), run, as_json)
@@ -187,7 +187,7 @@ def client(
     _require_flower()
     from understudy.data.declarations import parse_declarations
     from understudy.data.options import source_options
-    from understudy.federated.deployment.operating import check_address, run_client
+    from understudy.federated.deployment.supernode import check_address, run_client
     from understudy.federated.task import lasting_source, read_terms, write_terms
 
     terms = read_terms(home)

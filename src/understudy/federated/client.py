@@ -10,6 +10,7 @@ with the critic and the last answers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +18,35 @@ import torch
 from torch import Tensor
 
 from understudy.data.dataset import ImageDataset
-from understudy.engines.critics.panel import CriticGroup, FakePool, Home
+from understudy.engines.critics.panel import Critics, FakePool, Home
 from understudy.errors import BudgetError, InputError
 from understudy.federated import embedding as embeddings
 from understudy.federated import messages
-from understudy.federated.client_ledger import MARK, Membership, check_affordable, critic_path, open_ledger, spending
 from understudy.federated.client_mechanisms import GaussianMessages
 from understudy.federated.contract import DIGEST_BYTES, Contract
 from understudy.federated.messages import Answer, Question, Status
 from understudy.files import make_folder, read_tensors, write_bytes, write_tensors
+from understudy.privacy import accounting
+from understudy.privacy.budget import Budget
+from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness.streams import Randomness
 
+_CPU = torch.device("cpu")
 _KEPT_ANSWERS = 2
+_MARK = "ledger"  # in a critic's file: where the ledger stood when it was saved
 _NO_QUESTION = bytes(DIGEST_BYTES)
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Who a client is in its federation, and what it is ready to spend there (against the server: replace-one)."""
+
+    client: int
+    budget: Budget
+
+    def __post_init__(self) -> None:
+        if self.client < 0:
+            raise InputError(f"client: {self.client} is no number of an enrolled client; number them from 0")
 
 
 class Client:
@@ -53,9 +70,9 @@ class Client:
         self.folder, self.contract, self.membership = folder, contract, membership
         make_folder(folder / "private" / "answers", "client")
         self._mechanism = self._open_ledger(randomness or Randomness())
-        home = Home(randomness or Randomness(), torch.device("cpu"))
+        home = Home(randomness or Randomness(), _CPU)
         assignment = torch.zeros(len(data), dtype=torch.long)
-        self._critic = CriticGroup(data, assignment, 1, contract.critics, home)
+        self._critic = Critics(data, assignment, 1, contract.critics, home)
         self._restore()
 
     def answer(self, content: bytes) -> bytes:
@@ -112,7 +129,7 @@ class Client:
         """The embedding (1, values), unsanitized; zero where anything about the records went wrong."""
         classes, count = embeddings.embedding_shape(self.contract)
         try:
-            known = embeddings.features(self.contract, torch.device("cpu"))
+            known = embeddings.features(self.contract, _CPU)
             return embeddings.client_embedding(*self._critic.records_private(), known, classes).unsqueeze(0)
         except Exception:
             return torch.zeros(1, classes * count)
@@ -153,7 +170,7 @@ class Client:
 
     def _restore(self) -> None:
         """The critic as it was left, or one that was warmed up on its own records against a throw-away generator."""
-        path = critic_path(self.folder)
+        path = _critic_path(self.folder)
         if path.exists():
             tensors, metadata = read_tensors(path)
             if metadata.get("contract") != self.contract.digest.hex():
@@ -165,8 +182,8 @@ class Client:
             self._save(-1)
 
     def _save(self, number: int) -> None:
-        metadata = {"contract": self.contract.digest.hex(), "round": str(number), MARK: self._ledger.mark}
-        write_tensors(critic_path(self.folder), self._critic.bank.state(), metadata)
+        metadata = {"contract": self.contract.digest.hex(), "round": str(number), _MARK: self._ledger.mark}
+        write_tensors(_critic_path(self.folder), self._critic.bank.state(), metadata)
         for old in range(number - 2 * _KEPT_ANSWERS, number - _KEPT_ANSWERS + 1):
             self._answer_path(old).unlink(missing_ok=True)
 
@@ -202,10 +219,10 @@ class Client:
         return self.folder / "private" / "answers" / f"{number:08d}.bin"
 
 
-def fake_pool(images: messages.Images) -> FakePool:
+def fake_pool(images: messages.Images, device: torch.device = _CPU) -> FakePool:
     """Images that travelled, as critics take them."""
-    labels = None if images.labels is None else torch.from_numpy(images.labels)
-    return FakePool(torch.from_numpy(images.pixels.copy()).float() / 255, labels)
+    labels = None if images.labels is None else torch.from_numpy(images.labels).to(device)
+    return FakePool((torch.from_numpy(images.pixels.copy()).float() / 255).to(device), labels)
 
 
 def check_membership(contract: Contract, membership: Membership, data: ImageDataset) -> None:
@@ -220,3 +237,68 @@ def check_membership(contract: Contract, membership: Membership, data: ImageData
             f"data: images are {'x'.join(map(str, found.shape))} with classes {found.classes}, but the contract says "
             f"{'x'.join(map(str, agreed.shape))} with classes {agreed.classes}; declare the data accordingly"
         )
+
+
+# --- what a client is ready to spend, what it has spent, and that its record of it is whole
+
+
+def check_affordable(contract: Contract, budget: Budget) -> None:
+    """Refuse to take part with a budget that does not pay for all answers that the contract foresees.
+
+    Privacy: a client that ran out on its way would drop out depending on how often it was asked, and delta pays only
+    for the limit in the contract. So it is decided here, before any routing.
+    """
+    cost = accounting.certified_epsilon(contract.client_events(), budget.delta)
+    if cost > budget.epsilon:
+        raise BudgetError(
+            f"budget: the {contract.limits.answers} answers of this contract cost a client epsilon {cost:g} at delta "
+            f"{budget.delta:g}, more than {budget.epsilon:g}; raise the client's budget or do not take part"
+        )
+
+
+def _critic_path(folder: Path) -> Path:
+    """Where a client keeps its critic, with the mark of the ledger it rests on."""
+    return folder / "private" / "critic.safetensors"
+
+
+def open_ledger(folder: Path) -> Ledger:
+    """The ledger of a client; a new one only where the client has not taken part yet.
+
+    Privacy: a client that has a critic or answers but no ledger, or one that does not hold what it held when its critic
+    was saved, has lost the record of its spending, so it must not go on to count from there.
+    """
+    path, critic = folder / "ledger.jsonl", _critic_path(folder)
+    if path.exists():
+        ledger = Ledger.open(path)
+        if critic.exists() and not ledger.has_passed(read_tensors(critic)[1].get(_MARK, "")):
+            raise lost_ledger(folder)
+        return ledger
+    if critic.exists() or any((folder / "private").glob("answers/*.bin")):
+        raise lost_ledger(folder)
+    return Ledger.create(path)
+
+
+def lost_ledger(folder: Path) -> InputError:
+    """The one sentence about a ledger that is gone or has lost records."""
+    return InputError(
+        f"ledger: {folder / 'ledger.jsonl'} does not hold what it held when this client last answered, so its spending "
+        "is unknown and nothing is answered; bring the file back from a copy, or take part in a new federation only"
+    )
+
+
+def spending(ledger: Ledger, contract: Contract, membership: Membership) -> dict[str, float | int | str]:
+    """What a ledger says was spent against the server, by replace-one, and what may still be."""
+    delta, purpose = membership.budget.delta, contract.answer_event().purpose
+    known = ledger.events()
+    spent = [event.charged(planned=0, executed=event.executed) for event in known if event.executed]
+    return {
+        "client": membership.client,
+        "answers": sum(event.executed or 0 for event in known if event.purpose == purpose),
+        "most_answers": contract.limits.answers,
+        "epsilon": accounting.certified_epsilon(spent, delta) if spent else 0.0,
+        "most_epsilon": membership.budget.epsilon,
+        "delta": delta,
+        "unit": "client",
+        "adjacency": "replace-one",
+        "viewer": "server",
+    }

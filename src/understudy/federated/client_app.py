@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from understudy.federated.task import open_client
-from understudy.runs.run import locked
+from understudy.runs.folder import locked
 
 RECORD, BODY = "understudy", "body"
 FOLDER = "understudy-client"  # in the node's config: where the client's folder is

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from understudy._lazy import LazyModule
 from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig
 from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig, LearnerConfig
@@ -30,26 +29,14 @@ from understudy.privacy.events import Event, PoissonSampling
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
-    from understudy.engines.critics import panel as critic_panel
     from understudy.engines.critics.bank import CriticBank
-    from understudy.federated import player, updates
-    from understudy.federated.player import RoundPlayer
+    from understudy.engines.learner import SlopeLearner
     from understudy.federated.updates import Updates
     from understudy.models.generator import Generator
-    from understudy.privacy import mechanisms
-    from understudy.runs import loop as states
+    from understudy.privacy.mechanisms import GaussianSum
     from understudy.runs.run import Run
-else:
-    torch = LazyModule("torch")
-    player = LazyModule("understudy.federated.player")
-    updates = LazyModule("understudy.federated.updates")
-    mechanisms = LazyModule("understudy.privacy.mechanisms")
-    critic_panel = LazyModule("understudy.engines.critics.panel")
-    states = LazyModule("understudy.runs.loop")
-
 
 _REPORTS = 50
 _NO_CLAIM = (
@@ -122,19 +109,25 @@ class FedAvgGan(FederatedMethod):
 
     def train(self, run: Run) -> Generator:
         """Rounds of: secret participants, their clipped changes, one noisy sum, and free steps of the generator."""
+        from understudy.engines.critics.panel import Home
+        from understudy.engines.learner import SlopeLearner
+        from understudy.federated.updates import RemoteUpdates, SimulatedUpdates, make_discriminator
+        from understudy.privacy.mechanisms import GaussianSum
+        from understudy.runs.loop import Resumable
+
         config = _config(run)
         contract = _contract(config, run.plan.domain)
-        home = critic_panel.Home(run.randomness, run.device, run.plan.config.runtime.precision)
-        generator = player.RoundPlayer(run, config.method.generator)
-        discriminator = updates.make_discriminator(contract, home)
+        home = Home(run.randomness, run.device, run.plan.config.runtime.precision)
+        generator = SlopeLearner(run, config.method.generator)
+        discriminator = make_discriminator(contract, home)
         state = _Discriminator(discriminator)
-        progress = states.Resumable(run, generator.average, {**generator.parts(), "discriminator": state})
+        progress = Resumable(run, generator.released, {**generator.parts(), "discriminator": state})
         clients: Updates = (
-            updates.SimulatedUpdates(run.data, contract, home)
+            SimulatedUpdates(run.data, contract, home)
             if run.transport is None
-            else updates.RemoteUpdates(contract, run.transport)
+            else RemoteUpdates(contract, run.transport)
         )
-        mechanism = mechanisms.GaussianSum(run.ledger, run.randomness, clip=contract.clip, event=run.plan.events[0])
+        mechanism = GaussianSum(run.ledger, run.randomness, clip=contract.clip, event=run.plan.events[0])
         for number in progress.steps(config.privacy.rounds):
             if mechanism.account.remaining < 1:
                 progress.end_after(number - 1)
@@ -146,12 +139,12 @@ class FedAvgGan(FederatedMethod):
                 mechanism.check_finite()
                 _report(run, number, contract, generator, discriminator)
         mechanism.check_finite()
-        return generator.average
+        return generator.released
 
 
 def average(
     run: Run, config: FedAvgConfig, discriminator: CriticBank, clients: Updates,
-    mechanism: mechanisms.GaussianSum, generator: RoundPlayer,
+    mechanism: GaussianSum, generator: SlopeLearner,
 ) -> None:  # fmt: skip
     """One round of federated averaging.
 
@@ -159,31 +152,40 @@ def average(
     of clipped changes by at most C. A client that stays away or sends rubbish adds nothing. Division is by the expected
     number of participants, a public constant. One execution of a Poisson-sampled Gaussian.
     """
+    import torch
+
+    from understudy.federated.fleet import travelling
+    from understudy.federated.updates import Weights, chosen_clients, settle
+
     contract = _contract(config, run.plan.domain)
     rate = _rate(config, contract.limits.clients)
     flips = run.randomness.coins(torch.device("cpu")).flip((contract.limits.clients,), rate)
-    pool = generator.shown(generator.draw_inputs(contract.pool))
-    weights = updates.Weights(discriminator.parameters.clone(), discriminator.vectors.clone())
-    changes_private = clients.of(updates.chosen_clients(flips), mechanism.account.reserved, weights, pool)
+    pool = travelling(generator.show(generator.draw_inputs(contract.pool)))
+    weights = Weights(discriminator.parameters.clone(), discriminator.vectors.clone())
+    changes_private = clients.of(chosen_clients(flips), mechanism.account.reserved, weights, pool)
     total = torch.zeros(discriminator.parameters.shape[1], dtype=torch.float64, device=run.device)
     mechanism.accumulate(total, changes_private.to(run.device))
     mean_dp = mechanism.release(total).value_dp / (rate * contract.limits.clients)
     discriminator.parameters += (config.method.server_learning_rate * mean_dp).float()
-    updates.settle(discriminator)
+    settle(discriminator)
 
 
-def _teach(generator: RoundPlayer, discriminator: CriticBank, batch: int) -> None:
+def _teach(generator: SlopeLearner, discriminator: CriticBank, batch: int) -> None:
     """One step of the generator against the discriminator, which is sanitized already: free."""
+    import torch
+
     drawn = generator.imagine(batch)
     routing = torch.zeros(batch, dtype=torch.long, device=discriminator.device)
     slopes: Tensor = discriminator.query(drawn.pool.images, drawn.pool.labels, routing).flatten(1)
     generator.learn(drawn, slopes)
 
 
-def _report(run: Run, number: int, contract: Contract, generator: RoundPlayer, discriminator: CriticBank) -> None:
+def _report(run: Run, number: int, contract: Contract, generator: SlopeLearner, discriminator: CriticBank) -> None:
     """Public progress: from generated images, the plan and the sizes of messages, which are fixed."""
+    from understudy.federated.updates import message_bytes
+
     steps = _config(run).method.generator_steps
-    sizes = updates.message_bytes(contract, discriminator.parameters.shape[1], discriminator.vectors.shape[1])
+    sizes = message_bytes(contract, discriminator.parameters.shape[1], discriminator.vectors.shape[1])
     contrast = float(generator.pool(contract.pool).images.flatten(1).std(dim=1).mean())
     run.report(number * steps, contrast=contrast, rounds=number, bytes_per_step=sum(sizes) / steps)
 

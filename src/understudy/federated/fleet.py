@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from understudy.data.dataset import ImageDataset
-from understudy.engines.critics.panel import CriticGroup, FakePool, Home
+from understudy.engines.critics.panel import Critics, FakePool, Home
 from understudy.errors import CheckError, InputError
 from understudy.federated import embedding as embeddings
 from understudy.federated import messages
@@ -83,7 +83,7 @@ class SimulatedFleet:
     def __init__(self, data: ImageDataset, contract: Contract, home: Home) -> None:
         self.contract, self._device = contract, home.device
         assignment = slots_of_records(data, contract)
-        self._critics = CriticGroup(data, assignment, contract.limits.clients, contract.critics, home)
+        self._critics = Critics(data, assignment, contract.limits.clients, contract.critics, home)
 
     def warm_start(self) -> None:
         """Every client's local warm start."""
@@ -92,7 +92,7 @@ class SimulatedFleet:
     def catch_up(self, pool: Images) -> None:
         """After a resume: grow critics again on the generator as it stands; they are never written to disk."""
         for _ in range(max(1, self.contract.critics.warm_iterations)):
-            self._critics.train_all(self._on_device(pool))
+            self._critics.train_all(fake_pool(pool, self._device))
 
     def embedding(self, mechanism: GaussianParts, path: Path) -> Tensor:
         """What the embeddings of all clients would add up to.
@@ -117,7 +117,7 @@ class SimulatedFleet:
         Privacy: every critic trains on the whole pool whatever the routing; a row beyond a limit is zero before the
         noise. One execution of a routed event a query.
         """
-        pool = self._on_device(asked.pool)
+        pool = fake_pool(asked.pool, self._device)
         for _ in range(self.contract.critics.rounds):
             self._critics.train_all(pool)
         rows_dp = answering.answer(self._rows(asked)).value_dp
@@ -128,7 +128,7 @@ class SimulatedFleet:
 
         Privacy: which way is taken follows from the limits, and every shape too.
         """
-        limits, queries = self.contract.limits, self._on_device(asked.queries)
+        limits, queries = self.contract.limits, fake_pool(asked.queries, self._device)
         client = torch.from_numpy(asked.routed.client_private).to(self._device)
         if limits.clients * limits.slots > _SLOTS_PER_QUERY * limits.queries:
             rows_private = self._critics.answer(queries, client.clamp(min=0))
@@ -137,11 +137,6 @@ class SimulatedFleet:
             rows_private = self._critics.answer_messages(queries, client, slot, limits.slots)
         rows_private[client < 0] = 0
         return rows_private
-
-    def _on_device(self, images: Images) -> FakePool:
-        pool = fake_pool(images)
-        labels = None if pool.labels is None else pool.labels.to(self._device)
-        return FakePool(pool.images.to(self._device), labels)
 
 
 class RemoteFleet:
@@ -230,6 +225,12 @@ class RemoteFleet:
                 f"federation: no client answered in {_PATIENCE} rounds in a row, so the run stops before it spends "
                 "more; start the clients, then the server again"
             )
+
+
+def travelling(pool: FakePool) -> Images:
+    """Generated images in the form in which they travel."""
+    labels = None if pool.labels is None else pool.labels.cpu().numpy().astype(np.int64)
+    return Images(messages.to_pixels(pool.images.cpu().numpy()), labels)
 
 
 def as_travelled(rows_dp: Tensor, contract: Contract) -> Tensor:

@@ -25,7 +25,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from understudy._lazy import LazyModule
 from understudy.configs import MethodConfig
 from understudy.data.domain import Domain
 from understudy.federated.claims import accounted_delta, claims_by_viewer, delta_remarks, enrolled
@@ -47,33 +46,15 @@ from understudy.privacy.events import Event, RoutedSampling
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
-    from understudy.engines.critics import panel as critic_panel
-    from understudy.engines.embedding import start as anchors
-    from understudy.engines.embedding.start import Anchor
-    from understudy.federated import client_mechanisms as private_messages
-    from understudy.federated import embedding, fleet, player, routing
+    from understudy.engines.embedding.start import EmbeddingStart
+    from understudy.engines.learner import SlopeLearner
     from understudy.federated.fleet import Fleet
-    from understudy.federated.player import RoundPlayer
     from understudy.federated.routing import RoutingDesk
     from understudy.models.generator import Generator
-    from understudy.privacy import mechanisms
-    from understudy.runs import loop as states
+    from understudy.privacy.mechanisms import GaussianAnswers
     from understudy.runs.run import Run
-else:
-    anchors = LazyModule("understudy.engines.embedding.start")
-    embedding = LazyModule("understudy.federated.embedding")
-    fleet = LazyModule("understudy.federated.fleet")
-    player = LazyModule("understudy.federated.player")
-    routing = LazyModule("understudy.federated.routing")
-    mechanisms = LazyModule("understudy.privacy.mechanisms")
-    critic_panel = LazyModule("understudy.engines.critics.panel")
-    private_messages = LazyModule("understudy.federated.client_mechanisms")
-    states = LazyModule("understudy.runs.loop")
-
 
 _REPORTS = 50
-
-
 _NOT_COVERED = (
     "whether and when a client takes part: the server and the network see it; that no client stays away because of its "
     "data or its queries is an assumption behind all three guarantees",
@@ -152,16 +133,21 @@ class GsWganFederated(FederatedMethod):
 
     def train(self, run: Run) -> Generator:
         """Algorithm 2 in rounds: show the pool to all clients, ask a secret one about each image, learn from all."""
+        from understudy.engines.learner import SlopeLearner
+        from understudy.federated.routing import RoutingDesk
+        from understudy.privacy.mechanisms import GaussianAnswers
+        from understudy.runs.loop import Resumable
+
         config = _config(run)
         contract = federation_contract(config, run.plan.domain)
         clients = _fleet(run, contract)
-        generator = player.RoundPlayer(run, config.method.generator, _anchor(run, contract, clients))
-        desk = routing.RoutingDesk(contract.limits, run.randomness.bits, run.private / "routing.json")
-        progress = states.Resumable(run, generator.average, generator.parts())
-        if generator.anchor and not progress.resumed:
-            generator.fit_anchor(run, config.method.embedding)
+        generator = SlopeLearner(run, config.method.generator, _start(run, contract, clients))
+        desk = RoutingDesk(contract.limits, run.randomness.bits, run.private / "routing.json")
+        progress = Resumable(run, generator.released, generator.parts())
+        if generator.start and not progress.resumed:
+            generator.fit_start(run, config.method.embedding)
         _prepare(clients, contract, generator, resumed=progress.resumed)
-        answering = mechanisms.GaussianAnswers(run.ledger, run.randomness, clip=contract.clip, event=run.plan.events[0])
+        answering = GaussianAnswers(run.ledger, run.randomness, clip=contract.clip, event=run.plan.events[0])
         desk.remember(answering.account.reserved // contract.limits.queries)
         for number in progress.steps(contract.limits.rounds):
             if answering.account.remaining < contract.limits.queries:
@@ -172,12 +158,12 @@ class GsWganFederated(FederatedMethod):
                 answering.check_finite()
                 _report(run, number, contract, generator)
         answering.check_finite()
-        return generator.average
+        return generator.released
 
 
 def _play_round(
-    contract: Contract, generator: RoundPlayer, desk: RoutingDesk, clients: Fleet,
-    answering: mechanisms.GaussianAnswers, steps: int,
+    contract: Contract, generator: SlopeLearner, desk: RoutingDesk, clients: Fleet,
+    answering: GaussianAnswers, steps: int,
 ) -> None:  # fmt: skip
     """One round.
 
@@ -185,12 +171,14 @@ def _play_round(
     from them; answers are used only when all of them are there, in query order. The number of the round follows from
     the ledger, so that no number comes twice, whatever crashed.
     """
+    from understudy.federated.fleet import Round, travelling
+
     inputs = generator.draw_inputs(contract.limits.queries)
     number = answering.account.reserved // contract.limits.queries
-    asked = fleet.Round(
+    asked = Round(
         number=number,
-        pool=generator.shown(generator.draw_inputs(contract.pool)),
-        queries=generator.shown(inputs),
+        pool=travelling(generator.show(generator.draw_inputs(contract.pool))),
+        queries=travelling(generator.show(inputs)),
         routed=desk.route(number),
     )
     answers_dp = clients.answers(asked, answering).to(inputs.latent.device)
@@ -199,35 +187,44 @@ def _play_round(
 
 def _fleet(run: Run, contract: Contract) -> Fleet:
     """Clients behind messages where the run was given a transport, else all of them simulated from the run's data."""
+    from understudy.engines.critics.panel import Home
+    from understudy.federated.fleet import RemoteFleet, SimulatedFleet
+
     if run.transport is not None:
-        return fleet.RemoteFleet(contract, run.transport)
-    home = critic_panel.Home(run.randomness, run.device, run.plan.config.runtime.precision)
-    return fleet.SimulatedFleet(run.data, contract, home)
+        return RemoteFleet(contract, run.transport)
+    home = Home(run.randomness, run.device, run.plan.config.runtime.precision)
+    return SimulatedFleet(run.data, contract, home)
 
 
-def _anchor(run: Run, contract: Contract, clients: Fleet) -> Anchor | None:
+def _start(run: Run, contract: Contract, clients: Fleet) -> EmbeddingStart | None:
     """The sum of all clients' embeddings to start from; None where the plan has none.
 
     Privacy: one execution; each client clips its embedding to 1 and adds its part of the noise (docs/federated.md).
     """
+    from understudy.engines.embedding.start import EmbeddingStart
+    from understudy.federated.client_mechanisms import GaussianParts
+    from understudy.federated.embedding import features, noisy_means
+
     if contract.embedding is None:
         return None
-    mechanism = private_messages.GaussianParts(run.ledger, run.randomness, clip=1.0, event=run.plan.events[1])
+    mechanism = GaussianParts(run.ledger, run.randomness, clip=1.0, event=run.plan.events[1])
     total_dp = clients.embedding(mechanism, run.private / "embedding.safetensors").to(run.device)
-    return anchors.Anchor(embedding.features(contract, run.device), embedding.noisy_means(total_dp, contract))
+    return EmbeddingStart(features(contract, run.device), noisy_means(total_dp, contract))
 
 
-def _prepare(clients: Fleet, contract: Contract, generator: RoundPlayer, *, resumed: bool) -> None:
+def _prepare(clients: Fleet, contract: Contract, generator: SlopeLearner, *, resumed: bool) -> None:
     """Bring simulated critics to where they should be before the next round; real clients do so for themselves."""
-    if not isinstance(clients, fleet.SimulatedFleet):
+    from understudy.federated.fleet import SimulatedFleet, travelling
+
+    if not isinstance(clients, SimulatedFleet):
         return
     if resumed:
-        clients.catch_up(generator.shown(generator.draw_inputs(contract.pool)))
+        clients.catch_up(travelling(generator.show(generator.draw_inputs(contract.pool))))
     else:
         clients.warm_start()
 
 
-def _report(run: Run, number: int, contract: Contract, generator: RoundPlayer) -> None:
+def _report(run: Run, number: int, contract: Contract, generator: SlopeLearner) -> None:
     """Public progress: from generated images, the plan and the sizes of messages, which are fixed."""
     steps = _config(run).method.steps_per_round
     contrast = generator.check_alive(generator.pool(contract.pool).images)

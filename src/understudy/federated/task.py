@@ -15,8 +15,7 @@ from understudy.data.dataset import ImageDataset, no_records
 from understudy.data.options import SourceOptions
 from understudy.data.sources import load
 from understudy.errors import EmptyDataError, InputError
-from understudy.federated.client import Client, check_membership
-from understudy.federated.client_ledger import Membership, lost_ledger, open_ledger, spending
+from understudy.federated.client import Client, Membership, check_membership, lost_ledger, open_ledger, spending
 from understudy.federated.contract import Contract, read_contract
 from understudy.federated.updates import UpdateClient
 from understudy.files import make_folder, read_json, write_text

@@ -25,11 +25,10 @@ from understudy.engines.critics.bank import (
     CriticBankOptions,
 )
 from understudy.engines.critics.layers import estimate
-from understudy.engines.critics.panel import CriticGroup, FakePool, Home
+from understudy.engines.critics.panel import Critics, FakePool, Home
 from understudy.errors import InputError
 from understudy.federated import messages
-from understudy.federated.client import check_membership, fake_pool
-from understudy.federated.client_ledger import Membership
+from understudy.federated.client import Membership, check_membership, fake_pool
 from understudy.federated.contract import DIGEST_BYTES, Contract
 from understudy.federated.fleet import Transport, slots_of_records
 from understudy.federated.messages import Images, question_key
@@ -72,7 +71,7 @@ def make_discriminator(contract: Contract, home: Home) -> CriticBank:
     return CriticBank(config, runtime, None, home.device, home.randomness.generator(home.device))
 
 
-def local_updates(group: CriticGroup, rows: list[int], weights: Weights, pool: FakePool) -> Tensor:
+def local_updates(group: Critics, rows: list[int], weights: Weights, pool: FakePool) -> Tensor:
     """Let some critics start from the given weights, train on their own records, and say what changed.
 
     Privacy: private; row k depends on the records of critic k, the weights and the pool. A critic without records does
@@ -96,15 +95,13 @@ class SimulatedUpdates:
     def __init__(self, data: ImageDataset, contract: Contract, home: Home) -> None:
         self._device = home.device
         assignment = slots_of_records(data, contract)
-        self._critics = CriticGroup(data, assignment, contract.limits.clients, contract.critics, home)
+        self._critics = Critics(data, assignment, contract.limits.clients, contract.critics, home)
 
     def of(self, clients: Sequence[int], number: int, weights: Weights, pool: Images) -> Tensor:
         """What changed at each of the clients. Privacy: private, not sanitized."""
         if not clients:
             return weights.parameters.new_zeros(0, weights.parameters.shape[-1])
-        shown = fake_pool(pool)
-        labels = None if shown.labels is None else shown.labels.to(self._device)
-        return local_updates(self._critics, list(clients), weights, FakePool(shown.images.to(self._device), labels))
+        return local_updates(self._critics, list(clients), weights, fake_pool(pool, self._device))
 
 
 class RemoteUpdates:
@@ -142,7 +139,7 @@ class UpdateClient:
         self.folder, self.contract, self.membership = folder, contract, membership
         make_folder(folder / "private" / "answers", "client")
         home = Home(Randomness(), torch.device("cpu"))
-        self._critic = CriticGroup(data, torch.zeros(len(data), dtype=torch.long), 1, contract.critics, home)
+        self._critic = Critics(data, torch.zeros(len(data), dtype=torch.long), 1, contract.critics, home)
 
     def answer(self, content: bytes) -> bytes:
         """The clipped update, or nothing; no exception leaves."""

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from understudy.data.dataset import ImageDataset, no_records
 from understudy.data.domain import Domain
 from understudy.errors import BudgetError, InputError
-from understudy.federated.client_ledger import check_affordable
+from understudy.federated.client import check_affordable
 from understudy.federated.contract import Contract, get_federated_method
 from understudy.federated.deployment import credentials
 from understudy.federated.task import ClientTerms, write_client
@@ -123,37 +123,36 @@ class InitOptions:
     round_seconds: float = 120.0
 
 
-def initialise(folder: Path, request: InitOptions) -> tuple[FederationConfig, Contract]:
-    """Plan, agree and write everything: settings, contract, certificates, keys, and a folder for every client."""
+def initialise(folder: Path, options: InitOptions) -> tuple[FederationConfig, Contract]:
+    """Plan, agree and write everything: config, contract, certificates, keys, and a folder for every client."""
     if (folder / "server" / SETTINGS).exists():
         raise InputError(f"federation: {folder} holds one already; choose another folder")
-    credentials.check_hosts(_hosts(request))
-    plan = _plan(request)
+    credentials.check_hosts(_hosts(options))
+    plan = _plan(options)
     contract = get_federated_method(plan.method).contract(plan)
-    settings = _settings(request, plan)
-    budget = request.client_budget or _cost_to_a_client(plan)
+    federation = _federation(options, plan)
+    budget = options.client_budget or _cost_to_a_client(plan)
     if contract.kind != "fedavg-gan":
         check_affordable(contract, budget)
     make_folder(folder / "server", "federation")
-    credentials.write_authority(folder / "server", _hosts(request))
+    credentials.write_authority(folder / "server", _hosts(options))
     for client in range(contract.limits.clients):
-        _write_client(folder, contract, client, budget, settings.address)
+        _write_client(folder, contract, client, budget, federation.address)
     write_text(folder / "server" / CONTRACT, contract.to_json())
-    make_folder(folder / "server" / "app", "federation")
-    write_text(folder / "server" / "app" / "pyproject.toml", _APP)
-    write_text(folder / "server" / SETTINGS, json.dumps(settings.model_dump(mode="json"), indent=2) + "\n")
-    return settings, contract
+    write_app(folder / "server")
+    write_text(folder / "server" / SETTINGS, json.dumps(federation.model_dump(mode="json"), indent=2) + "\n")
+    return federation, contract
 
 
-def _settings(request: InitOptions, plan: Plan) -> FederationConfig:
-    enrolled = request.domain.nominal_clients
-    least = enrolled if request.least_clients is None else request.least_clients
+def _federation(options: InitOptions, plan: Plan) -> FederationConfig:
+    enrolled = options.domain.nominal_clients
+    least = enrolled if options.least_clients is None else options.least_clients
     try:
         return FederationConfig.model_validate({
-            "method": request.method, "epsilon": request.budget.epsilon, "delta": request.budget.delta,
-            "domain": request.domain, "config": plan.config.model_dump(mode="json"), "host": request.host,
-            "port": request.port, "listen": request.listen, "least_clients": least,
-            "round_seconds": request.round_seconds,
+            "method": options.method, "epsilon": options.budget.epsilon, "delta": options.budget.delta,
+            "domain": options.domain, "config": plan.config.model_dump(mode="json"), "host": options.host,
+            "port": options.port, "listen": options.listen, "least_clients": least,
+            "round_seconds": options.round_seconds,
         })  # fmt: skip
     except ValidationError as error:
         first = error.errors()[0]
@@ -162,15 +161,15 @@ def _settings(request: InitOptions, plan: Plan) -> FederationConfig:
         raise InputError(f"--{where.replace('_', '-')}: {reason}; pass another value") from None
 
 
-def promises(settings: FederationConfig) -> list[Guarantee]:
+def promises(federation: FederationConfig) -> list[Guarantee]:
     """What a federation will promise, by viewer: from its plan, before anything has happened."""
-    method = get_method(settings.method)
-    plan = method.plan(configure(method, settings.config), settings.domain, settings.budget)
+    method = get_method(federation.method)
+    plan = method.plan(configure(method, federation.config), federation.domain, federation.budget)
     return method.claims(plan.config, plan.events, plan.budget)
 
 
-def read_settings(server: Path) -> FederationConfig:
-    """The settings in a server's folder."""
+def read_federation(server: Path) -> FederationConfig:
+    """What a server's folder says of its federation."""
     try:
         return FederationConfig.model_validate(read_json(server / SETTINGS, "federation"))
     except ValidationError as error:
@@ -192,20 +191,20 @@ def client_name(client: int) -> str:
     return f"client-{client:03d}"
 
 
-def no_data(settings: FederationConfig) -> ImageDataset:
+def no_data(federation: FederationConfig) -> ImageDataset:
     """What a server holds of the clients' images: none, under the declared domain."""
-    return no_records(settings.domain, "federation")
+    return no_records(federation.domain, "federation")
 
 
-def _plan(request: InitOptions) -> Plan:
-    method = get_federated_method(request.method)
-    configure(method, request.config)  # says what is wrong with it before anything is laid over it
-    values = overlay(request.config, {"method": {"federation": secrets.token_hex(16)}})
-    plan = method.plan(configure(method, values), request.domain, request.budget)
-    if plan.epsilon > request.budget.epsilon:
+def _plan(options: InitOptions) -> Plan:
+    method = get_federated_method(options.method)
+    configure(method, options.config)  # says what is wrong with it before anything is laid over it
+    values = overlay(options.config, {"method": {"federation": secrets.token_hex(16)}})
+    plan = method.plan(configure(method, values), options.domain, options.budget)
+    if plan.epsilon > options.budget.epsilon:
         raise BudgetError(
-            f"budget: this plan costs epsilon {plan.epsilon:g} at delta {request.budget.delta:g}, but only "
-            f"{request.budget.epsilon:g} is allowed; raise privacy.noise_multiplier or leave it out"
+            f"budget: this plan costs epsilon {plan.epsilon:g} at delta {options.budget.delta:g}, but only "
+            f"{options.budget.epsilon:g} is allowed; raise privacy.noise_multiplier or leave it out"
         )
     return plan
 
@@ -231,12 +230,21 @@ def _write_client(folder: Path, contract: Contract, client: int, budget: Budget,
     write_text(home / credentials.AUTHORITY, (folder / "server" / credentials.AUTHORITY).read_text())
 
 
-def write_connection(server: Path, settings: FederationConfig) -> None:
+def write_app(server: Path) -> None:
+    """The app that Flower ships; anew at every start, since an earlier version wrote the names that its modules had.
+
+    The name of the ClientApp never changes: a stock node imports it from whichever version its owner has installed.
+    """
+    make_folder(server / "app", "federation")
+    write_text(server / "app" / "pyproject.toml", _APP)
+
+
+def write_connection(server: Path, federation: FederationConfig) -> None:
     """How Flower's commands reach the SuperLink from here; anew at every start, since the folder may have moved."""
     make_folder(server / "flower", "federation")
     authority = (server / credentials.AUTHORITY).resolve()
     connection = (
-        f'[superlink]\ndefault = "understudy"\n\n[superlink.understudy]\naddress = "{settings.own_address}"\n'
+        f'[superlink]\ndefault = "understudy"\n\n[superlink.understudy]\naddress = "{federation.own_address}"\n'
         f"root-certificates = {json.dumps(str(authority))}\n"
     )
     write_text(server / "flower" / "config.toml", connection)
@@ -246,6 +254,6 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _hosts(request: InitOptions) -> list[str]:
+def _hosts(options: InitOptions) -> list[str]:
     """Every name and address under which the server is reached."""
-    return [request.host, *([request.listen] if request.listen and request.listen not in _LOOPBACK else [])]
+    return [options.host, *([options.listen] if options.listen and options.listen not in _LOOPBACK else [])]

@@ -1,4 +1,4 @@
-"""Flower's own processes: SuperLink and SuperNodes with TLS and authentication, and nothing that phones home.
+"""Flower's own processes: started with an environment in which nothing phones home, and stopped.
 
 Every process that is started here is stopped here, by its own id and with all it started itself; it also ends when the
 process that started it does, however that ends.
@@ -6,7 +6,6 @@ process that started it does, however that ends.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -15,20 +14,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 from understudy.errors import CheckError, InputError
-from understudy.federated.client_app import FOLDER
-from understudy.federated.deployment import credentials
-from understudy.federated.deployment.federation import NODES, OUTCOME, FederationConfig, client_name
-from understudy.federated.deployment.leash import leashed
-from understudy.files import make_folder, read_json, write_text
-from understudy.runs.run import locked
+from understudy.files import make_folder
+from understudy.processes import leashed
 
+Say = Callable[[str], None]  # how to speak to whoever started a command
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
 _QUIET = {  # no telemetry, no look for updates, no packages installed because a server asked for it
@@ -125,30 +121,6 @@ def _group_lives(group: int) -> bool:
     return True
 
 
-def superlink_command(server: Path, settings: FederationConfig) -> list[str]:
-    """The SuperLink with TLS and authenticated nodes; it keeps its state in memory."""
-    return [
-        "flower-superlink",
-        *("--host", settings.bound, "--port", str(settings.port)),
-        *("--ssl-ca-certfile", str(server / credentials.AUTHORITY)),
-        *("--ssl-certfile", str(server / credentials.CERTIFICATE)),
-        *("--ssl-keyfile", str(server / credentials.SERVER_KEY)),
-        "--enable-supernode-auth",
-    ]
-
-
-def supernode_command(home: Path, address: str, port: int, *, own_code: bool = True) -> list[str]:
-    """A SuperNode for a client's folder. ``own_code``: it runs nothing itself, and waits for an executor to ask it."""
-    return [
-        "flower-supernode",
-        *("--superlink", address, "--root-certificates", str(home / credentials.AUTHORITY)),
-        *("--auth-supernode-private-key", str(home / credentials.CLIENT_KEY)),
-        *("--host", "127.0.0.1", "--port", str(port)),
-        *("--isolation", "process" if own_code else "subprocess"),
-        *("--node-config", f"{FOLDER}={json.dumps(str(home))}"),
-    ]
-
-
 def wait_for_port(host: str, port: int, process: subprocess.Popen[bytes], what: str) -> None:
     """Wait until something listens; a process that ended instead, or takes too long, is one sentence."""
     ends = time.monotonic() + _START_SECONDS
@@ -170,81 +142,8 @@ def listens(host: str, port: int) -> bool:
     return True
 
 
-def register_clients(server: Path, clients: int) -> dict[int, int]:
-    """Register every client's public key; the SuperLink says which node that is, and nobody else can be that node."""
-    nodes = {}
-    for client in range(clients):
-        key = server / "clients" / f"{client_name(client)}.pub"
-        nodes[client] = int(str(_flwr(server, "supernode", "register", str(key), "understudy")["node-id"]))
-    write_text(server / NODES, json.dumps(nodes) + "\n")
-    return nodes
-
-
-def start_run(server: Path) -> str:
-    """Ask the SuperLink to start the ServerApp; the app that travels names our apps and holds no code."""
-    (server / OUTCOME).unlink(missing_ok=True)
-    override = f"understudy-server={json.dumps(str(server.resolve()))}"
-    return str(_flwr(server, "run", str(server / "app"), "understudy", "--run-config", override)["run-id"])
-
-
-def wait_for_outcome(server: Path, superlink: subprocess.Popen[bytes]) -> None:
-    """Wait until the ServerApp has said how it ended; a failure is raised as its own sentence."""
-    while not _has_ended(server):
-        if superlink.poll() is not None:
-            raise CheckError("superlink: it ended before the run did; see its log file and start the server again")
-        time.sleep(0.5)
-    raise_failure(server)
-
-
-def _has_ended(server: Path) -> bool:
-    """Whether the ServerApp has said how it ended; one that was killed says nothing and holds its folder no more."""
-    if not (server / OUTCOME).exists():
-        return False
-    held = _is_held(server)  # looked at first: an outcome is written while the folder is held
-    said = "done" in read_json(server / OUTCOME, "outcome")
-    if not (said or held):
-        raise CheckError(
-            f"server: its process was ended from outside, perhaps for want of memory; see {server / 'log'} and start "
-            "the server again"
-        )
-    return said
-
-
-def _is_held(folder: Path) -> bool:
-    try:
-        with locked(folder):
-            return False
-    except InputError:
-        return True
-
-
-def raise_failure(server: Path) -> None:
-    """Raise what the ServerApp left as its outcome, unless it is done."""
-    outcome = read_json(server / OUTCOME, "outcome")
-    if not outcome.get("done"):
-        error = CheckError(str(outcome.get("error")))
-        error.exit_code = int(outcome.get("exit_code", 1))
-        raise error
-
-
 def free_port() -> int:
     """A port on loopback that nobody uses now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _flwr(server: Path, *arguments: str) -> dict[str, object]:
-    """What a Flower command says in JSON."""
-    command = ["flwr", *arguments, "--format", "json"]
-    result = subprocess.run(
-        command, capture_output=True, text=True, env=environment(server / "flower"), timeout=120, check=False
-    )
-    try:
-        said = json.loads(result.stdout[result.stdout.index("{") :])
-    except ValueError:
-        said = {}
-    if result.returncode != 0 or not said.get("success"):
-        reason = " ".join((result.stderr or result.stdout).split())[-300:]
-        raise CheckError(f"flower: `flwr {arguments[0]}` failed: {said.get('error-message') or reason}")
-    return dict(said)
