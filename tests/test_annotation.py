@@ -11,21 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from understudy.annotation import annotate, label_images, resume_annotation
-from understudy.api import NOT_COVERED, TrainOptions, release_early
+from understudy.api import TrainOptions, annotate, label_images, release_early, resume_annotation
 from understudy.data.arrays import from_arrays
 from understudy.errors import BudgetError, InputError, InterruptedRun
 from understudy.files import file_sha256
 from understudy.inspection.samples import draw_samples
+from understudy.methods.annotation import PURPOSE, Annotation, AnnotatorConfig, Base
 from understudy.methods.config import build_config
 from understudy.privacy.accounting import certified_epsilon
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.plan import RECORDS_ONLY
-from understudy.release.annotated import PURPOSE, AnnotatorConfig, plan_annotation
 from understudy.release.checks import uncharged
-from understudy.release.release import Release, load
+from understudy.release.release import NOT_COVERED, Release, load
 from understudy.release.verify import verify
 
 from .helpers.cases import CLASSES, RECORDS
@@ -218,11 +217,11 @@ def test_the_runs_and_the_reservations_of_both_parts_are_kept(tmp_path: Path):
 
 
 def test_data_with_clients_are_said_to_be_protected_record_by_record():
-    config, certificate = build_config(AnnotatorConfig, CONFIG), base().certificate
-    domain = tiny_data().domain
-    assert RECORDS_ONLY not in plan_annotation(config, domain, certificate, BUDGET).remarks
+    config, release, domain = build_config(AnnotatorConfig, CONFIG), base(), tiny_data().domain
+    annotation = Annotation(Base("dp-merf", release.generator, release.certificate, release.domain, {}))
+    assert RECORDS_ONLY not in annotation.plan(config, domain, BUDGET).remarks
     with_clients = domain.model_copy(update={"nominal_clients": 4})
-    assert RECORDS_ONLY in plan_annotation(config, with_clients, certificate, BUDGET).remarks
+    assert annotation.plan(config, with_clients, BUDGET).remarks.count(RECORDS_ONLY) == 1
 
 
 def test_a_budget_that_the_generator_alone_uses_up_is_refused(tmp_path: Path):

@@ -8,14 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from understudy.api import NOT_COVERED, TrainOptions, read_description, release_early, resume, train
+from understudy.api import TrainOptions, release_early, resume, train
 from understudy.data import ImageDataset
 from understudy.errors import AbortedRun, InputError, InterruptedRun, UnderstudyError
 from understudy.privacy.ledger import Account
 from understudy.privacy.mechanisms import GaussianMechanism
-from understudy.release.release import load
+from understudy.release.release import NOT_COVERED, load
 from understudy.release.verify import verify
 from understudy.runs.checkpoints import Checkpoints
+from understudy.runs.description import read_description
+from understudy.runs.folder import RunFolder
 from understudy.runs.run import Run
 
 from .helpers.cases import BUDGET, case_of
@@ -27,7 +29,7 @@ METHOD = "dp-merf"
 
 def test_a_run_folder_describes_all_that_is_needed_to_continue_it(tmp_path):
     tiny_train(METHOD, tiny_data(), tmp_path / "run", command="understudy train ...")
-    description = read_description(tmp_path / "run")
+    description = read_description(RunFolder(tmp_path / "run"))
     assert (description.method, description.budget, description.domain) == (METHOD, BUDGET, tiny_data().domain)
     assert description.config["method"]["steps"] == 4
     assert (description.seed, description.runs_on_this_data, description.command) == (None, 1, "understudy train ...")

@@ -16,7 +16,7 @@ from tests.helpers.runs import read_lines
 
 from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify
-from understudy.runs.run import locked
+from understudy.runs.folder import locked
 
 METHODS = each_method()
 COMMAND = str(Path(sys.executable).with_name("understudy"))

@@ -151,10 +151,11 @@ def _leaf(content: bytes, folder: Path) -> None:
 
 
 def _description(content: bytes, folder: Path) -> None:
-    from understudy.api import read_description
+    from understudy.runs.description import read_description
+    from understudy.runs.folder import RunFolder
 
     (folder / "run.json").write_bytes(content)
-    read_description(folder)
+    read_description(RunFolder(folder))
 
 
 def _ledger(content: bytes, folder: Path) -> None:

@@ -10,8 +10,8 @@ _CONFORMANCE = "tests/methods/test_conformance.py"
 _TURNS = "tests/methods/critics/test_routed_turns.py"
 _BANK_TESTS = "tests/engines/critics/test_bank.py"
 _TURN = (
-    "    panel.train_scheduled(drawn.pool)\n"
-    "    return drawn, panel.answer(drawn.pool, panel.draw_routing(settings.queries_per_step))\n"
+    "    critics.train_scheduled(drawn.pool)\n"
+    "    return drawn, critics.answer(drawn.pool, critics.draw_routing(settings.queries_per_step))\n"
 )
 
 BUGS: tuple[Bug, ...] = (
@@ -44,28 +44,28 @@ BUGS: tuple[Bug, ...] = (
         "training on routed images",
         GS_WGAN,
         _TURN,
-        "    routing = panel.draw_routing(settings.queries_per_step)\n"
+        "    routing = critics.draw_routing(settings.queries_per_step)\n"
         "    shown = routing.argsort()[: settings.queries_per_step // 2]\n"
         "    labels = None if drawn.pool.labels is None else drawn.pool.labels[shown]\n"
-        "    panel.train_scheduled(type(drawn.pool)(drawn.pool.images[shown], labels))\n"
-        "    return drawn, panel.answer(drawn.pool, routing)\n",
+        "    critics.train_scheduled(type(drawn.pool)(drawn.pool.images[shown], labels))\n"
+        "    return drawn, critics.answer(drawn.pool, routing)\n",
         f"{_TURNS}::test_no_critic_learns_anything_from_the_routing",
     ),
     bug(
         "critic updated when drawn",
         GS_WGAN,
         _TURN,
-        "    routing = panel.draw_routing(settings.queries_per_step)\n"
-        "    panel.train(sorted(set(routing.tolist())), drawn.pool)\n"
-        "    return drawn, panel.answer(drawn.pool, routing)\n",
+        "    routing = critics.draw_routing(settings.queries_per_step)\n"
+        "    critics.train(sorted(set(routing.tolist())), drawn.pool)\n"
+        "    return drawn, critics.answer(drawn.pool, routing)\n",
         f"{_TURNS}::test_no_critic_learns_anything_from_the_routing",
     ),
     bug(
         "shared draw accounted as independent",
         GS_WGAN,
         _TURN,
-        "    panel.train_scheduled(drawn.pool)\n"
-        "    return drawn, panel.answer(drawn.pool, panel.draw_routing(1).expand(settings.queries_per_step))\n",
+        "    critics.train_scheduled(drawn.pool)\n"
+        "    return drawn, critics.answer(drawn.pool, critics.draw_routing(1).expand(settings.queries_per_step))\n",
         f"{_TURNS}::test_every_image_has_a_draw_of_its_own",
     ),
     bug(
@@ -124,10 +124,10 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "the nominal size checked against the true one",
         API,
-        "    device = choose_device(plan.config.runtime.device)\n    check_memory(",
+        "    check_memory(plan.memory_bytes, device)\n",
+        "    check_memory(plan.memory_bytes, device)\n"
         "    if len(data) > data.domain.nominal_records:\n"
-        "        raise InputError('records: more than were declared; declare more')\n"
-        "    device = choose_device(plan.config.runtime.device)\n    check_memory(",
+        "        raise InputError('records: more than were declared; declare more')\n",
         f"{_CONFORMANCE}::test_the_declared_number_of_records_is_never_compared_with_the_true_one[20-dp-merf]",
     ),
     bug(
@@ -140,9 +140,9 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "ledger reset on resume",
         API,
-        '        ledger = Ledger.open(folder / "ledger.jsonl")\n        ledger.note("resumed")\n',
-        '        (folder / "ledger.jsonl").unlink()\n'
-        '        ledger = Ledger.create(folder / "ledger.jsonl")\n        ledger.note("resumed")\n',
+        '        ledger = Ledger.open(folder.ledger)\n        ledger.note("resumed")\n',
+        "        folder.ledger.unlink()\n"
+        '        ledger = Ledger.create(folder.ledger)\n        ledger.note("resumed")\n',
         f"{_CONFORMANCE}::test_an_interrupted_run_resumes_to_the_end_at_the_planned_price_with_fresh_noise[dpgan]",
     ),
     bug(
@@ -163,10 +163,10 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "real images in the pictures of a release",
         API,
-        "    return _release(run.folder, description, run.ledger, generator, run.reason)\n",
-        "    done = _release(run.folder, description, run.ledger, generator, run.reason)\n"
+        "    return certify(method, run.files, run.ledger, generator, run.reason)\n",
+        "    done = certify(method, run.files, run.ledger, generator, run.reason)\n"
         "    from PIL import Image\n\n"
-        '    Image.fromarray(run.data.images[0, 0]).save(run.folder / "release" / "samples.png")\n'
+        '    Image.fromarray(run.data.images[0, 0]).save(run.files.release / "samples.png")\n'
         "    return done\n",
         f"{_CONFORMANCE}::test_the_sample_grid_of_a_release_is_made_of_generated_images[dp-merf]",
     ),
@@ -183,12 +183,12 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "critics in the release",
-        API,
-        '    release.save(folder / "release", allow_seeded=True, without_guarantee=True)\n',
-        '    release.save(folder / "release", allow_seeded=True, without_guarantee=True)\n'
+        "release/release.py",
+        "    release.save(folder.release, allow_seeded=True, without_guarantee=True)\n",
+        "    release.save(folder.release, allow_seeded=True, without_guarantee=True)\n"
         "    import shutil\n\n"
-        '    for kept in (folder / "private").glob("checkpoint-*"):\n'
-        '        shutil.copy(kept, folder / "release" / kept.name)\n',
+        '    for kept in folder.private.glob("checkpoint-*"):\n'
+        "        shutil.copy(kept, folder.release / kept.name)\n",
         f"{_CONFORMANCE}::test_its_release_verifies_and_holds_the_allowed_files_only[labelled-gs-wgan]",
     ),
     bug(
@@ -201,8 +201,8 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "an early stop that follows the true number of records",
         GS_WGAN,
-        "            drawn, rows_private = turn(player, panel, config.method)\n",
-        "            drawn, rows_private = turn(player, panel, config.method)\n"
+        "            drawn, rows_private = turn(learner, critics, config.method)\n",
+        "            drawn, rows_private = turn(learner, critics, config.method)\n"
         "            if len(run.data) % 2:\n"
         "                progress.save(step)\n"
         "                break\n",

@@ -1,52 +1,56 @@
-"""The whole way from data to release: plan, run, certify. The public ``train`` lives here."""
+"""What Python users call: ``train``, ``resume``, ``release_early``, ``annotate``; behind them the one life of a run.
+
+A run is begun or continued, trained, certified and released, whatever its method. Nothing heavy is imported before it
+is needed, so that bad input is refused at once.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from understudy.configs import MethodConfig
 from understudy.data.dataset import ImageDataset
+from understudy.data.declarations import DataOptions
 from understudy.data.domain import Domain
-from understudy.devices import check_memory, choose_device, explained_memory_errors
 from understudy.errors import AbortedRun, BudgetError, InputError
-from understudy.files import make_folder, read_json, write_text
+from understudy.files import file_sha256, make_folder
 from understudy.methods.base import Method, check_budget, configure
 from understudy.methods.config import build_config
-from understudy.methods.registry import get_method, method_names
-from understudy.models.generator import Generator, GeneratorConfig, build_generator
-from understudy.privacy import accounting
-from understudy.privacy.budget import Budget, NoBudget
-from understudy.privacy.certificate import NOT_PRIVATE, Guarantee
-from understudy.privacy.claims import bayesian_claim
-from understudy.privacy.claims.kept import keep_claims
+from understudy.methods.registry import ANNOTATED, get_method, method_names
+from understudy.privacy.budget import Budget
+from understudy.privacy.certificate import read_certificate
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.meaning import by_viewer
 from understudy.privacy.plan import Plan, remarked
-from understudy.privacy.randomness.streams import Randomness
-from understudy.release.release import Release, build_release
+from understudy.progress import Audience
+from understudy.release.folders import CERTIFICATE
 from understudy.runs.checkpoints import Checkpoints
-from understudy.runs.copies import MOVED, RunIdentity
-from understudy.runs.loop import released_weights
-from understudy.runs.run import LOCK, ProgressListener, Run, latest_checkpoint, locked
-from understudy.runs.run_count import count_run
-
-FINGERPRINT = "private/data.sha256"
-NOT_COVERED = (
-    "side channels (timing, memory, power)",
-    "floating-point attacks on the noise: rows are clipped a hair inside the bound and noise is drawn and added in "
-    "double precision from a generator keyed by the operating system, a heuristic mitigation",
-    "the choice of hyper-parameters by looking at results on private data: see runs_on_this_data",
-    "evaluation figures computed with private data",
-    "that a run was aborted because too many of its private gradients were not finite",
+from understudy.runs.copies import RunIdentity
+from understudy.runs.description import (
+    RunDescription,
+    check_same_data,
+    confirm_place,
+    count_run,
+    read_description,
+    write_description,
 )
+from understudy.runs.folder import RunFolder, locked
+from understudy.runs.loop import released_weights
+from understudy.runs.run import ProgressListener, Run, latest_checkpoint
 
-_BEGINNINGS = (LOCK, "ledger.jsonl", "private", "base")  # what there may be before the description
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from understudy.methods.annotation import Annotation
+    from understudy.progress import Watched
+    from understudy.release.release import Release
+
+_FIXED = "--config, --set, --device and --seed"  # what a run that is continued keeps
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,9 @@ class TrainOptions:
     witness: Callable[[str, Tensor], None] | None = None  # an audit's: is shown every sanitized value
 
 
+# From data to a release
+
+
 def train(
     method: str, data: ImageDataset, budget: Budget | None, out: Path | str, options: TrainOptions | None = None
 ) -> Release:
@@ -75,30 +82,10 @@ def train(
     Privacy: the plan is fixed and written to the ledger before the first private read; the certificate charges the
     larger of planned and executed. An interrupted run continues with ``resume``.
     """
-    options, folder = options or TrainOptions(), Path(out)
-    implementation = get_method(method)
+    options, implementation = options or TrainOptions(), get_method(method)
     config = configure(implementation, options.config or {}, options.preset)
     plan = _affordable_plan(implementation, config, data.domain, check_budget(implementation, budget))
-    device = choose_device(plan.config.runtime.device)
-    check_memory(plan.memory_bytes, device)
-    make_folder(folder, "run")
-    with locked(folder):
-        refuse_occupied(folder)
-        ledger = Ledger.create(folder / "ledger.jsonl")
-        write_description(folder, plan, data, options)
-        run = Run(folder, plan, data, ledger, Randomness(options.seed), device)
-        return _train(implementation, run, options)
-
-
-def refuse_occupied(folder: Path) -> None:
-    """Refuse a folder for a new run that holds a run, or anything that no run begins with.
-
-    A run that was killed before it had a description spent nothing, and is begun anew in the same folder.
-    """
-    if (folder / "run.json").exists():
-        raise InputError(f"run: {folder} holds a run already; continue it with --resume or choose another folder")
-    if any(entry.name not in _BEGINNINGS and entry.suffix != ".partial" for entry in folder.iterdir()):
-        raise InputError(f"run: {folder} holds other files already; choose another folder")
+    return _begin(implementation, plan, data, Path(out), options)
 
 
 def resume(data: ImageDataset, out: Path | str, options: TrainOptions | None = None) -> Release:
@@ -106,114 +93,191 @@ def resume(data: ImageDataset, out: Path | str, options: TrainOptions | None = N
 
     Privacy: spending continues from the ledger, and noise is drawn afresh. Executions that were recorded but whose
     result was lost stay spent, so the run makes fewer steps rather than more. A copy of a run is refused unless
-    ``options.moved`` says that it is the only one that goes on (``training.identity``).
+    ``options.moved`` says that it is the only one that goes on (``runs.copies``).
     """
-    options, folder = options or TrainOptions(), Path(out)
+    folder = RunFolder(Path(out))
     description = read_description(folder)
-    if (description.domain, read_fingerprint(folder)) != (data.domain, data.fingerprint()):
-        raise InputError(f"run: {folder} was started on other data ({description.data}); resume it with the same data")
-    implementation = get_method(description.method)
-    config = build_config(implementation.config_type, description.config)
-    plan = _affordable_plan(implementation, config, description.domain, description.budget)
-    device = choose_device(plan.config.runtime.device)
-    with locked(folder):
-        confirm_place(folder, description, options.moved)
-        ledger = Ledger.open(folder / "ledger.jsonl")
-        ledger.note("resumed")
-        run = Run(folder, plan, data, ledger, Randomness(description.seed), device)
-        return _train(implementation, run, options)
+    check_same_data(folder, description, data)
+    method = get_method(description.method)
+    config = build_config(method.config_type, description.config)
+    plan = _affordable_plan(method, config, description.domain, description.budget)
+    return _continue(method, plan, data, folder, options or TrainOptions())
 
 
 def release_early(out: Path | str) -> Release:
     """The generator of an unfinished run as it stands, charged for the whole plan of that run."""
-    folder = Path(out)
+    from understudy.models.generator import GeneratorConfig, build_generator
+    from understudy.release.release import certify
+
+    folder = RunFolder(Path(out))
     description = read_description(folder)
     if description.method not in method_names():
         raise InputError(
-            f"run: {folder} is no training but {description.method!r}; it is released when it is finished, so continue "
-            "it with --resume"
+            f"run: {folder.path} is no training but {description.method!r}; it is released when it is finished, so "
+            "continue it with --resume"
         )
-    with locked(folder):
-        ledger = Ledger.open(folder / "ledger.jsonl")
-        checkpoint = latest_checkpoint(Checkpoints(folder / "private"), ledger)
+    with locked(folder.path):
+        ledger = Ledger.open(folder.ledger)
+        checkpoint = latest_checkpoint(Checkpoints(folder.private), ledger)
         if checkpoint is None:
-            raise InputError(f"run: {folder} has no checkpoint yet, so there is no generator; use --resume")
+            raise InputError(f"run: {folder.path} has no checkpoint yet, so there is no generator; use --resume")
         generator = build_generator(GeneratorConfig.model_validate(checkpoint.state["generator"]))
         generator.load_state_dict(released_weights(checkpoint))
-        return _release(folder, description, ledger, generator, f"released early after step {checkpoint.step}")
+        reason = f"released early after step {checkpoint.step}"
+        return certify(get_method(description.method), folder, ledger, generator, reason)
 
 
-@dataclass(frozen=True)
-class RunDescription:
-    """What ``run.json`` says: all that is needed to continue a run, given its data."""
-
-    method: str
-    budget: Budget
-    domain: Domain
-    config: dict[str, Any]
-    data: str
-    seed: int | None
-    runs_on_this_data: int
-    command: str | None
-    remarks: list[str] = field(default_factory=list)
-    source: dict[str, Any] | None = None
-    identity: RunIdentity | None = None  # None: a run from before there was one
-    base_sha256: str | None = None  # of the certificate of the release that is annotated
+def release_run(out: Path, to: Path | None = None, allow_seeded: bool = False) -> tuple[Release, Path]:
+    """The finished release of a run, or an early one of its newest checkpoint; and where it is, or was copied to."""
+    release = _current_release(RunFolder(out))
+    if to is None:
+        return release, RunFolder(out).release
+    if (to / CERTIFICATE).is_file():
+        other = read_certificate(to / CERTIFICATE)
+        if other.generator_sha256 != release.certificate.generator_sha256:
+            raise InputError(f"release: {to} holds another release; choose another folder, or remove that one first")
+    return release, release.save(to, allow_seeded=allow_seeded)
 
 
-def read_description(folder: Path) -> RunDescription:
-    """The description of a run folder."""
-    if not (folder / "run.json").exists():
-        raise InputError(f"run: there is none in {folder}; pass the folder that `train` was given as --out")
-    raw = read_json(folder / "run.json", "run")
-    try:
-        budget = NoBudget() if raw["budget"] is None else Budget(**raw["budget"])
-        identity = None if raw.get("identity") is None else RunIdentity.model_validate(raw["identity"])
-        domain = Domain.model_validate(raw["domain"])
-        return RunDescription(**{**raw, "budget": budget, "domain": domain, "identity": identity})
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise InputError(f"run: {folder / 'run.json'} is not the description of a run; the file is damaged") from None
+def _current_release(folder: RunFolder) -> Release:
+    from understudy.release.release import load
+
+    if folder.released:
+        finished = load(folder.path)
+        if "early" not in (finished.certificate.stopped_because or ""):
+            return finished
+    return release_early(folder.path)
 
 
-def write_description(
-    folder: Path, plan: Plan, data: ImageDataset, options: TrainOptions, base_sha256: str | None = None
-) -> None:
-    """Write ``run.json`` and, among the private files, what recognises the data when the run is continued."""
-    description = {
-        "method": plan.method,
-        "budget": {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta} if plan.private else None,
-        "domain": plan.domain.model_dump(mode="json"),
-        "config": plan.config.model_dump(mode="json"),
-        "data": data.name,
-        "seed": options.seed,
-        "runs_on_this_data": count_run(data),
-        "command": options.command,
-        "remarks": list(plan.remarks),
-        "source": None if options.source is None else dict(options.source),
-        "identity": RunIdentity.of(folder).model_dump(),
-        **({} if base_sha256 is None else {"base_sha256": base_sha256}),
-    }
-    make_folder(folder / "private", "run")
-    write_text(folder / FINGERPRINT, data.fingerprint())  # private: it would confirm a guess of the records
-    write_text(folder / "run.json", json.dumps(description, indent=2) + "\n")
+# Labels for a generator that was trained without
 
 
-def confirm_place(folder: Path, description: RunDescription, moved: bool) -> None:
-    """Confirm that the run lives here, and write down where it lives from now on."""
-    if description.identity is None:
-        return
-    identity = description.identity.at(folder, moved)
-    if identity != description.identity:
-        raw = read_json(folder / "run.json", "run")
-        write_text(folder / "run.json", json.dumps({**raw, "identity": identity.model_dump()}, indent=2) + "\n")
+def annotate(
+    base: Release, data: ImageDataset, budget: Budget, out: Path | str, options: TrainOptions | None = None
+) -> Release:
+    """Name what a generator without labels draws; ``budget`` is that of generator and annotator together.
+
+    Privacy: the annotator's steps are planned, written to the ledger before use and charged in full. The certificate
+    holds the generator's events and the annotator's, and its epsilon is that of their composition.
+    """
+    from understudy.methods.annotation import AnnotatorConfig, check_base
+
+    options, annotation = options or TrainOptions(), _annotation(base)
+    check_base(annotation.base, data.domain)
+    plan = annotation.plan(build_config(AnnotatorConfig, options.config or {}), data.domain, budget)
+    return _begin(annotation, plan, data, Path(out), options, base)
 
 
-def read_fingerprint(folder: Path) -> str:
-    """The fingerprint of the data that a run was started on. Privacy: private."""
-    try:
-        return (folder / FINGERPRINT).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"run: {folder / FINGERPRINT} cannot be read ({error.strerror}); start a new run") from None
+def resume_annotation(data: ImageDataset, out: Path | str, options: TrainOptions | None = None) -> Release:
+    """Continue an annotation that was interrupted, with what it was started with.
+
+    Privacy: spending continues from the ledger, and noise is drawn afresh; steps whose result was lost stay spent. A
+    copy of a run is refused as in ``resume``.
+    """
+    from understudy.release.release import load
+
+    folder = RunFolder(Path(out))
+    description = read_description(folder)
+    if description.method != ANNOTATED:
+        raise InputError(
+            f"run: {folder.path} is a training by {description.method}; continue it with `understudy train`"
+        )
+    check_same_data(folder, description, data)
+    base = load(folder.base)  # its weights are those that its certificate names, and it is the one that was annotated
+    if description.base_sha256 not in (None, file_sha256(folder.base / CERTIFICATE)):
+        raise InputError(f"run: {folder.base} is not the release that was annotated; put it back, or start a new run")
+    annotation = _annotation(base)
+    config = build_config(annotation.config_type, description.config)
+    plan = annotation.plan(config, description.domain, description.budget)
+    return _continue(annotation, plan, data, folder, options or TrainOptions())
+
+
+def label_images(release: Release, images: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """The labels that the annotator of a release gives to images (N, C, H, W); costs no privacy."""
+    import numpy as np
+    import torch
+
+    from understudy.models.annotator import AnnotatedGenerator
+
+    if not isinstance(release.generator, AnnotatedGenerator):
+        raise InputError("annotate: this release holds no annotator; make one with `understudy annotate`")
+    if images.ndim != 4 or images.shape[1:] != release.domain.shape:
+        shape = "x".join(str(side) for side in release.domain.shape)
+        raise InputError(
+            f"images: shape {images.shape}, but the annotator knows images of {shape}; pass --shape {shape}"
+        )
+    labels: NDArray[np.int64] = release.generator.annotate(torch.from_numpy(images)).argmax(dim=1).numpy()
+    return labels.astype(np.int64)
+
+
+def _annotation(base: Release) -> Annotation:
+    from understudy.methods.annotation import Annotation, Base
+
+    return Annotation(Base(base.method, base.generator, base.certificate, base.domain, base.method_config))
+
+
+# Runs by the names of their data
+
+_UNWATCHED = Audience().watch
+
+
+def start_run(
+    method: str,
+    source: DataOptions,
+    budget: Budget | None,
+    out: Path,
+    options: TrainOptions,
+    watch: Callable[[], AbstractContextManager[Watched]] = _UNWATCHED,
+) -> Release:
+    """Check everything that needs no data, then load the data and train; ``watch`` is entered once they are loaded."""
+    configure(get_method(method), options.config or {}, options.preset)
+    data = source.load()
+    with watch() as (listener, stop):
+        watched = replace(options, listener=listener, stop_requested=stop, source=source.as_dict())
+        return train(method, data, budget, out, watched)
+
+
+def start_annotation(
+    base: Path,
+    source: DataOptions,
+    budget: Budget,
+    out: Path,
+    options: TrainOptions,
+    watch: Callable[[], AbstractContextManager[Watched]] = _UNWATCHED,
+) -> Release:
+    """Load a release and labelled data, then annotate; ``watch`` is entered once they are loaded."""
+    from understudy.release.release import load
+
+    release, data = load(base), source.load()
+    with watch() as (listener, stop):
+        watched = replace(options, listener=listener, stop_requested=stop, source=source.as_dict())
+        return annotate(release, data, budget, out, watched)
+
+
+def continue_run(
+    out: Path,
+    source: DataOptions,
+    asked: Mapping[str, object],
+    options: TrainOptions,
+    watch: Callable[[], AbstractContextManager[Watched]] = _UNWATCHED,
+    annotation: bool = False,
+) -> Release:
+    """Continue a run with what it was started with; what is ``asked`` for now must agree with that, or be None."""
+    described = read_description(RunFolder(out))
+    fixed = {"method": described.method, "epsilon": described.budget.epsilon, "delta": described.budget.delta}
+    for name, value in asked.items():
+        if value is not None and value != fixed[name]:
+            raise InputError(f"{name}: {value} was asked for, but the run in {out} was started with {fixed[name]}")
+    if options.config or options.seed is not None or options.preset is not None:
+        kept = _FIXED if annotation else f"--preset, {_FIXED}"
+        raise InputError(f"resume: a run keeps its config and seed; leave {kept} out")
+    data = source.completed_by(described.source).completed_from(described.domain).load()
+    with watch() as (listener, stop):
+        watched = replace(options, listener=listener, stop_requested=stop)
+        return resume_annotation(data, out, watched) if annotation else resume(data, out, watched)
+
+
+# The life of a run
 
 
 def _affordable_plan(method: Method, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
@@ -226,83 +290,72 @@ def _affordable_plan(method: Method, config: MethodConfig, domain: Domain, budge
     return plan
 
 
-def _train(method: Method, run: Run, options: TrainOptions) -> Release:
+def _begin(
+    method: Method, plan: Plan, data: ImageDataset, out: Path, options: TrainOptions, base: Release | None = None
+) -> Release:
+    """A new run in a folder of its own, with a ``base`` if it begins with a release."""
+    from understudy.devices import check_memory, choose_device
+    from understudy.privacy.randomness.streams import Randomness
+
+    folder, device = RunFolder(out), choose_device(plan.config.runtime.device)
+    check_memory(plan.memory_bytes, device)
+    make_folder(out, "run")
+    with locked(out):
+        folder.refuse_occupied()
+        ledger = Ledger.create(folder.ledger)
+        if base is not None:
+            base.save(folder.base, allow_seeded=True)
+        description = RunDescription(
+            method=plan.method,
+            budget=plan.budget,
+            domain=plan.domain,
+            config=plan.config.model_dump(mode="json"),
+            data=data.name,
+            seed=options.seed,
+            runs_on_this_data=count_run(data),
+            command=options.command,
+            remarks=list(plan.remarks),
+            source=None if options.source is None else dict(options.source),
+            identity=RunIdentity.of(out),
+            base_sha256=None if base is None else file_sha256(folder.base / CERTIFICATE),
+        )
+        write_description(folder, description, data)
+        return _finish(method, Run(out, plan, data, ledger, Randomness(options.seed), device), options)
+
+
+def _continue(method: Method, plan: Plan, data: ImageDataset, folder: RunFolder, options: TrainOptions) -> Release:
+    """An interrupted run from where its ledger and its newest checkpoint stand."""
+    from understudy.devices import choose_device
+    from understudy.privacy.randomness.streams import Randomness
+
+    device = choose_device(plan.config.runtime.device)
+    with locked(folder.path):
+        description = read_description(folder)
+        confirm_place(folder, description, options.moved)
+        ledger = Ledger.open(folder.ledger)
+        ledger.note("resumed")
+        run = Run(folder.path, plan, data, ledger, Randomness(description.seed), device)
+        return _finish(method, run, options)
+
+
+def _finish(method: Method, run: Run, options: TrainOptions) -> Release:
+    """Train from where the run stands to its end, and release."""
+    from understudy.devices import explained_memory_errors
+    from understudy.release.release import certify
+
     run.listener, run.stop_requested, run.transport = options.listener, options.stop_requested, options.transport
     run.ledger.check_releasable()
     run.ledger.witness = options.witness
     for event in run.plan.events:
         run.ledger.account(event)
-    description = read_description(run.folder)
-    if description.identity is not None:
-        description.identity.check_newest(run.ledger)
-        description.identity.remember(run.ledger)
+    identity = read_description(run.files).identity
+    if identity is not None:
+        identity.check_newest(run.ledger)
+        identity.remember(run.ledger)
     try:
         with explained_memory_errors(run.device):
             generator = method.train(run)
     except AbortedRun as error:
         run.ledger.abort(str(error))
         raise
-    return _release(run.folder, description, run.ledger, generator, run.reason)
-
-
-def _release(folder: Path, description: RunDescription, ledger: Ledger, generator: Generator, reason: str) -> Release:
-    """Certify what the ledger holds and write ``release/``; the claim follows from events, never from the config."""
-    ledger.check_releasable()
-    if description.identity is not None:
-        description.identity.check_newest(ledger)
-    claims = _claims(folder, description, ledger)
-    promised = [Guarantee.model_validate(claim) for claim in claims["guarantees"]]
-    release = build_release(
-        method=description.method,
-        generator=generator,
-        domain=description.domain,
-        method_config={key: value for key, value in description.config.items() if key != "runtime"},
-        certificate_fields={
-            **claims,
-            "assumed_public": description.domain.assumed_public(),
-            "randomness": Randomness(description.seed).stamp,
-            "runs_on_this_data": description.runs_on_this_data,
-            "stopped_because": reason,
-            "plan_raised": ledger.plan_was_raised(),
-            "remarks": [*description.remarks, *declared_moves(description), *by_viewer(promised)],
-            "not_covered": _not_covered(get_method(description.method), bool(claims.get("data_dependent"))),
-        },
-    )
-    release.save(folder / "release", allow_seeded=True, without_guarantee=True)
-    ledger.note(reason)
-    if description.identity is not None:
-        description.identity.remember(ledger)
-    return release
-
-
-def _not_covered(method: Method, publishes_claims: bool) -> tuple[str, ...]:
-    disclosed = (bayesian_claim.NOT_COVERED,) if publishes_claims else ()
-    return (*NOT_COVERED, *method.not_covered, *disclosed)
-
-
-def declared_moves(description: RunDescription) -> list[str]:
-    """What a certificate says of a run that was continued in a copy."""
-    return [MOVED] if description.identity is not None and description.identity.moves else []
-
-
-def _claims(folder: Path, description: RunDescription, ledger: Ledger) -> dict[str, Any]:
-    """What is promised and why: the events of the ledger and what they cost; for a method without privacy a stamp.
-
-    Privacy: claims that depend on the data go to the private folder, and further only if the config asks for it.
-    """
-    method = get_method(description.method)
-    if not method.private:
-        return {"guarantees": [], "events": [], "not_private": NOT_PRIVATE}
-    events = ledger.events()
-    config = build_config(method.config_type, description.config)
-    claims = method.claims(config, events, description.budget)
-    others = method.data_dependent_claims(config, events, description.budget, folder / "private")
-    keep_claims(folder / "private", others, claims)
-    publish = method.publishes_data_dependent_claims(config)
-    published = [claim for claim in others if publish and isinstance(claim, bayesian_claim.BayesianClaim)]
-    return {
-        "guarantees": [claim.model_dump(exclude_none=True) for claim in claims],
-        "events": [event.model_dump(exclude_none=True) for event in events],
-        "data_dependent": [bayesian_claim.as_published(claim).model_dump() for claim in published] or None,
-        "accounting": accounting.describe(),
-    }
+    return certify(method, run.files, run.ledger, generator, run.reason)

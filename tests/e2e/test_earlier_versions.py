@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from understudy.annotation import resume_annotation
-from understudy.api import TrainOptions, release_early, resume
+from understudy.api import TrainOptions, release_early, resume, resume_annotation
 from understudy.data.domain import Domain
 from understudy.errors import UnderstudyError
 from understudy.methods.base import configure

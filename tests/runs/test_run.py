@@ -19,7 +19,8 @@ from understudy.privacy import accounting
 from understudy.privacy.events import Event, RevealedRouting, RoutedSampling
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness.streams import Randomness
-from understudy.runs.run import Run, locked
+from understudy.runs.folder import locked
+from understudy.runs.run import Run
 
 from ..helpers.cases import BUDGET, case_of
 from ..helpers.data import tiny_data
@@ -134,7 +135,7 @@ def test_a_checkpoint_is_not_restored_under_a_ledger_that_lost_records(run):
 _HOLDER = """
     import sys
     from pathlib import Path
-    from understudy.runs.run import locked
+    from understudy.runs.folder import locked
 
     with locked(Path(sys.argv[1])):
         print("held", flush=True)

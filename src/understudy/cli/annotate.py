@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,32 +21,22 @@ from understudy.cli.options import (
     Seed,
     SetValues,
     Shape,
+    command_line,
     data_options,
     print_json,
     read_settings,
     refuse_moved_alone,
 )
 from understudy.errors import InputError
-from understudy.progress import show_progress, stop_on_signals
+from understudy.progress import watch_run
+from understudy.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from understudy.data.declarations import DataOptions
+    from understudy.privacy.budget import Budget
     from understudy.release.release import Release
 
 
 NAME = "annotate"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was asked for, beside the data."""
-
-    release: Path
-    out: Path
-    epsilon: float | None
-    delta: float | None
-    config: dict[str, Any]
-    seed: int | None
 
 
 def command(
@@ -92,58 +81,36 @@ def command(
         raise InputError("annotate: --data and --out are needed to train an annotator; or label --images with --to")
     if data is not None and out is None:
         raise InputError("annotate: --out is needed for the run; pass for example --out runs/annotated")
+    from understudy.api import TrainOptions, continue_run, start_annotation
+    from understudy.release.release import load
+
     if data is not None and out is not None:
         source = data_options(data, records, classes, shape, declare)
-        request = Request(release, out, epsilon, delta, read_settings(config, settings, device), seed)
-        annotated = _continue(request, source, moved) if resume else _start(request, source)
+        options = TrainOptions(config=read_settings(config, settings, device), seed=seed, moved=moved)
+        if resume:
+            asked = {"epsilon": epsilon, "delta": delta}
+            annotated = continue_run(out, source, asked, options, watch_run, annotation=True)
+        else:
+            options, budget = replace(options, command=command_line()), _budget(epsilon, delta)
+            annotated = start_annotation(release, source, budget, out, options, watch_run)
     else:
-        annotated = _load(release)
+        annotated = load(release)
     labelled = None if images is None or to is None else _label(annotated, images, to)
     _tell(annotated, out, labelled, as_json)
 
 
-def _start(request: Request, source: DataOptions) -> Release:
-    from understudy.annotation import annotate
-    from understudy.api import TrainOptions
+def _budget(epsilon: float | None, delta: float | None) -> Budget:
     from understudy.privacy.budget import Budget
 
-    if request.epsilon is None or request.delta is None:
-        missing = "--epsilon" if request.epsilon is None else "--delta"
+    if epsilon is None or delta is None:
+        missing = "--epsilon" if epsilon is None else "--delta"
         raise InputError(f"budget: {missing} is missing; pass that of generator and annotator together")
-    budget, base = Budget(request.epsilon, request.delta), _load(request.release)
-    data = source.load()
-    words = shlex.join(["understudy", *sys.argv[1:]])
-    with stop_on_signals() as stop, show_progress() as listener:
-        options = TrainOptions(request.config, request.seed, listener, stop, words, source.as_dict())
-        return annotate(base, data, budget, request.out, options)
-
-
-def _continue(request: Request, source: DataOptions, moved: bool) -> Release:
-    """Continue a run with what it was started with; anything asked for now must agree with that."""
-    from understudy.annotation import resume_annotation
-    from understudy.api import TrainOptions, read_description
-
-    described = read_description(request.out)
-    for name in ("epsilon", "delta"):
-        asked, started = getattr(request, name), getattr(described.budget, name)
-        if asked is not None and asked != started:
-            raise InputError(f"{name}: {asked} was asked for, but the run in {request.out} was started with {started}")
-    if request.config or request.seed is not None:
-        raise InputError("resume: a run keeps its config and seed; leave --config, --set, --device and --seed out")
-    data = source.completed_by(described.source).completed_from(described.domain).load()
-    with stop_on_signals() as stop, show_progress() as listener:
-        return resume_annotation(data, request.out, TrainOptions(listener=listener, stop_requested=stop, moved=moved))
-
-
-def _load(folder: Path) -> Release:
-    from understudy.release.release import load
-
-    return load(folder)
+    return Budget(epsilon, delta)
 
 
 def _label(release: Release, images: str, to: Path) -> dict[str, Any]:
     """Label images of a file or folder. Privacy: post-processing of the annotated release."""
-    from understudy.annotation import label_images
+    from understudy.api import label_images
     from understudy.data.declarations import DataOptions
     from understudy.release.export import check_destination, export
     from understudy.report.pictures import planes_last
@@ -157,15 +124,15 @@ def _label(release: Release, images: str, to: Path) -> dict[str, Any]:
 
 
 def _tell(release: Release, out: Path | None, labelled: dict[str, Any] | None, as_json: bool) -> None:
-    headline = release.certificate.headline
-    if as_json:
-        place = None if out is None else str(out / "release")
-        print_json({"release": place, "epsilon": headline.epsilon, "delta": headline.delta, "labelled": labelled})
-        return
     from understudy.privacy.meaning import claim
 
+    headline, place = release.certificate.headline, None if out is None else RunFolder(out).release
+    if as_json:
+        told = {"release": None if place is None else str(place), "epsilon": headline.epsilon, "delta": headline.delta}
+        print_json({**told, "labelled": labelled})
+        return
     if out is not None:
-        typer.echo(f"{claim(headline)}, generator and annotator together: the release is in {out / 'release'}")
+        typer.echo(f"{claim(headline)}, generator and annotator together: the release is in {place}")
         typer.echo(f"next: understudy verify {shlex.quote(str(out))}")
     if labelled is not None:
         typer.echo(f"{labelled['count']} labelled images in {labelled['path']}")

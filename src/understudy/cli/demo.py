@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from understudy.cli.options import Json, print_json, read_settings
+from understudy.cli.options import Json, command_line, print_json, read_settings
+from understudy.progress import watch_run
+from understudy.runs.folder import RunFolder
 
 NAME = "demo"
 _METHOD, _EPSILON, _DELTA = "dp-merf", 10.0, 1e-5
@@ -52,18 +53,20 @@ def _train(run: Path, say: Callable[[str], None]) -> None:
     """Train, continue an interrupted demo, or keep a finished one: nothing is ever deleted."""
     import torch
 
-    from understudy.cli.train import Request, continue_run, start_run
+    from understudy.api import TrainOptions, continue_run, start_run
     from understudy.data.declarations import DataOptions
+    from understudy.privacy.budget import Budget
 
     torch.set_num_threads(1)  # as quick for images this small, and not slowed down by whatever else is running
-    source = DataOptions("digits")
-    request = Request(_METHOD, run, _EPSILON, _DELTA, read_settings(None, _SETTINGS), None)
-    if (run / "release").is_dir():
+    source, folder = DataOptions("digits"), RunFolder(run)
+    if folder.released:
         say(f"     {run} holds a finished run; it is used again (remove {run.parent} for a fresh one)")
-    elif (run / "run.json").exists():
-        continue_run(replace(request, config={}), source)
+    elif folder.begun:
+        asked = {"method": _METHOD, "epsilon": _EPSILON, "delta": _DELTA}
+        continue_run(run, source, asked, TrainOptions(), watch_run)
     else:
-        start_run(request, source)
+        options = TrainOptions(config=read_settings(None, _SETTINGS), command=command_line())
+        start_run(_METHOD, source, Budget(_EPSILON, _DELTA), run, options, watch_run)
 
 
 def _sample(run: Path, destination: Path) -> None:
@@ -76,9 +79,9 @@ def _sample(run: Path, destination: Path) -> None:
 
 
 def _evaluate(run: Path) -> float:
-    from understudy.cli.evaluate import evaluate_release
     from understudy.data.declarations import DataOptions
+    from understudy.evaluate.evaluation import SampleOptions, evaluate_release
+    from understudy.progress import show_scoring
 
-    digits = DataOptions("digits")
-    result = evaluate_release(run, (digits, digits, "test"), "cnn", _SAMPLES)
-    return float(result["cnn_accuracy"])
+    drawn = SampleOptions(_SAMPLES, scoring=show_scoring)
+    return float(evaluate_release(run, DataOptions("digits"), ["cnn"], drawn)["cnn_accuracy"])

@@ -13,8 +13,8 @@ from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.inspection.images import Pictures, small
+from understudy.methods.registry import ANNOTATED
 from understudy.privacy.events import CLASS_MEANS
-from understudy.release.annotated import ANNOTATED
 from understudy.release.release import Release
 
 FEWEST = 40

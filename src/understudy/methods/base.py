@@ -63,6 +63,18 @@ class Method(ABC):
         """Whether the owner asked for them in the certificate; they stay in the private folder otherwise."""
         return False
 
+    def all_events(self, events: Sequence[Event]) -> tuple[Event, ...]:
+        """The events that a release rests on: those of its run, and of what the run began with."""
+        return tuple(events)
+
+    def certificate_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """What a certificate says: what its run knows, and what must be known of what the run began with."""
+        return dict(fields)
+
+    def released_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """What the config of a release says of how it was made; where it was made is nobody's business."""
+        return {key: value for key, value in config.items() if key != "runtime"}
+
 
 def finish_plan(
     method: Method,

@@ -7,6 +7,7 @@ from importlib import import_module
 from understudy.errors import InputError
 from understudy.methods.base import Method
 
+ANNOTATED = "annotated"  # what ``methods.annotation`` calls itself: it begins with a release, so it is not registered
 _METHODS = {
     "bdp-gan": "understudy.methods.adversarial.bdp_gan:BdpGan",
     "datalens": "understudy.methods.teachers.datalens:DataLens",

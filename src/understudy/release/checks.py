@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from understudy.data.domain import Domain
 from understudy.errors import InputError, UnderstudyError
-from understudy.methods.registry import get_method, method_names
+from understudy.methods.registry import ANNOTATED, get_method, method_names
 from understudy.privacy import accounting
 from understudy.privacy.audits import AuditRecord
 from understudy.privacy.certificate import Certificate
@@ -20,7 +22,9 @@ from understudy.privacy.claims.bayesian_claim import NOT_COVERED, BayesianClaim,
 from understudy.privacy.events import Event
 from understudy.privacy.meaning import event_in_words
 from understudy.release import folders
-from understudy.release.annotated import ANNOTATED, planned_events
+
+if TYPE_CHECKING:
+    from understudy.release.config import ReleaseConfig
 
 
 def compare_plan(place: Path, certificate: Certificate) -> tuple[str, bool]:
@@ -53,12 +57,23 @@ def _missing_events(place: Path, certificate: Certificate) -> list[Event]:
     config, headline = read_config(place / folders.CONFIG), certificate.headline
     budget = Budget(max(headline.epsilon, 1e-6), headline.delta)
     if config.method == ANNOTATED:
-        return uncharged(planned_events(config, budget), certificate.events)
+        from understudy.methods.annotation import planned_events
+
+        return uncharged(planned_events(config.method_config, config.domain, budget), certificate.events)
     method = get_method(config.method)
     plan = method.plan(build_config(method.config_type, config.method_config), config.domain, budget)
     if any(guarantee.limits != plan.limits for guarantee in certificate.guarantees):
         raise InputError("a guarantee states other limits for the answers of a client than the config sets")
     return uncharged(plan.events, certificate.events)
+
+
+def declared_domains(config: ReleaseConfig) -> list[Domain]:
+    """Every domain that a release declares: its own and, where it is annotated, that of the generator's data."""
+    if config.method != ANNOTATED:
+        return [config.domain]
+    from understudy.methods.annotation import generator_domain
+
+    return [config.domain, generator_domain(config.method_config)]
 
 
 def uncharged(plan: Sequence[Event], charged: Sequence[Event]) -> list[Event]:

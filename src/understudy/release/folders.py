@@ -10,6 +10,7 @@ from pathlib import Path
 
 from understudy.errors import InputError
 from understudy.files import aside, sync_folder
+from understudy.runs.folder import RunFolder
 
 WEIGHTS = "generator.safetensors"
 CONFIG = "config.json"
@@ -26,13 +27,14 @@ def find_release(path: Path | str) -> Path:
         raise InputError(f"release: {folder} does not exist; pass the folder of a release or of a run")
     if not folder.is_dir():
         raise InputError(f"release: {folder} is a file; pass the folder of a release or of a run")
-    if (folder / "run.json").exists() and not (folder / CERTIFICATE).exists():
-        if not (folder / "release").is_dir():
+    run = RunFolder(folder)
+    if run.begun and not (folder / CERTIFICATE).exists():
+        if not run.released:
             raise InputError(
                 f"release: the run in {folder} has not released anything yet; continue it with "
                 "`understudy train ... --resume`, or release it as it stands with `understudy release`"
             )
-        return folder / "release"
+        return run.release
     return folder
 
 

@@ -16,15 +16,33 @@ from numpy.typing import NDArray
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.files import write_bytes, write_text
+from understudy.methods.base import Method
+from understudy.methods.config import build_config
 from understudy.models.generator import Generator
-from understudy.privacy.certificate import Certificate, parse_certificate, read_certificate
+from understudy.privacy import accounting
+from understudy.privacy.certificate import NOT_PRIVATE, Certificate, Guarantee, parse_certificate, read_certificate
+from understudy.privacy.claims import bayesian_claim
+from understudy.privacy.claims.kept import keep_claims
+from understudy.privacy.ledger import Ledger
+from understudy.privacy.meaning import by_viewer
 from understudy.privacy.randomness.streams import OS_ENTROPY, Randomness
 from understudy.release import folders
 from understudy.release.config import ReleaseConfig, make_config, read_config
 from understudy.release.weights import generator_from_bytes, read_weights, sha256, weights_to_bytes
+from understudy.runs.description import RunDescription, read_description
+from understudy.runs.folder import RunFolder
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
+
+NOT_COVERED = (
+    "side channels (timing, memory, power)",
+    "floating-point attacks on the noise: rows are clipped a hair inside the bound and noise is drawn and added in "
+    "double precision from a generator keyed by the operating system, a heuristic mitigation",
+    "the choice of hyper-parameters by looking at results on private data: see runs_on_this_data",
+    "evaluation figures computed with private data",
+    "that a run was aborted because too many of its private gradients were not finite",
+)
 
 _MAXIMUM_SAMPLE_BYTES = 16 * 2**30
 
@@ -148,6 +166,67 @@ def build_release(
         "config_sha256": sha256(config.to_json().encode("utf-8")),
     }
     return Release(method, generator, parse_certificate(fields), domain, config.method_config)
+
+
+def certify(method: Method, folder: RunFolder, ledger: Ledger, generator: Generator, reason: str) -> Release:
+    """Certify what the ledger holds and write ``release/``; the claim follows from events, never from the config."""
+    description = read_description(folder)
+    ledger.check_releasable()
+    if description.identity is not None:
+        description.identity.check_newest(ledger)
+    fields = method.certificate_fields(_certificate_fields(method, folder, description, ledger))
+    release = build_release(
+        method=description.method,
+        generator=generator,
+        domain=description.domain,
+        method_config=method.released_config(description.config),
+        certificate_fields={**fields, "stopped_because": reason},
+    )
+    release.save(folder.release, allow_seeded=True, without_guarantee=True)
+    ledger.note(reason)
+    if description.identity is not None:
+        description.identity.remember(ledger)
+    return release
+
+
+def _certificate_fields(
+    method: Method, folder: RunFolder, description: RunDescription, ledger: Ledger
+) -> dict[str, Any]:
+    """What the run itself has to say in a certificate."""
+    claims = _claims(method, folder, description, ledger)
+    promised = [Guarantee.model_validate(claim) for claim in claims["guarantees"]]
+    disclosed = (bayesian_claim.NOT_COVERED,) if claims.get("data_dependent") else ()
+    return {
+        **claims,
+        "assumed_public": description.domain.assumed_public(),
+        "randomness": Randomness(description.seed).stamp,
+        "runs_on_this_data": description.runs_on_this_data,
+        "plan_raised": ledger.plan_was_raised(),
+        "remarks": [*description.remarks, *description.declared_moves, *by_viewer(promised)],
+        "not_covered": (*NOT_COVERED, *method.not_covered, *disclosed),
+    }
+
+
+def _claims(method: Method, folder: RunFolder, description: RunDescription, ledger: Ledger) -> dict[str, Any]:
+    """What is promised and why: the events of the ledger and what they cost; for a method without privacy a stamp.
+
+    Privacy: claims that depend on the data go to the private folder, and further only if the config asks for it.
+    """
+    if not method.private:
+        return {"guarantees": [], "events": [], "not_private": NOT_PRIVATE}
+    events = method.all_events(ledger.events())
+    config = build_config(method.config_type, description.config)
+    claims = method.claims(config, events, description.budget)
+    others = method.data_dependent_claims(config, events, description.budget, folder.private)
+    keep_claims(folder.private, others, claims)
+    publish = method.publishes_data_dependent_claims(config)
+    published = [claim for claim in others if publish and isinstance(claim, bayesian_claim.BayesianClaim)]
+    return {
+        "guarantees": [claim.model_dump(exclude_none=True) for claim in claims],
+        "events": [event.model_dump(exclude_none=True) for event in events],
+        "data_dependent": [bayesian_claim.as_published(claim).model_dump() for claim in published] or None,
+        "accounting": accounting.describe(),
+    }
 
 
 def load(folder: Path | str) -> Release:

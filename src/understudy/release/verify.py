@@ -19,8 +19,7 @@ from understudy.privacy.certificate import Certificate, Guarantee, read_certific
 from understudy.privacy.events import Event
 from understudy.privacy.meaning import event_in_words
 from understudy.release import folders
-from understudy.release.annotated import declared_domains
-from understudy.release.checks import check_audits, check_data_dependent, compare_plan
+from understudy.release.checks import check_audits, check_data_dependent, compare_plan, declared_domains
 
 _BY_CHECK = {
     "plan": "the events are those that the released config plans",

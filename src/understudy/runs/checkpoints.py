@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
+
 from understudy.errors import InputError
 from understudy.files import read_tensors, write_tensors
 
-
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _KEPT = 2
 

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import secrets
 from pathlib import Path
 from typing import Annotated, Any
+
 from pydantic import BaseModel, ConfigDict, Field
+
 from understudy.errors import InputError
 from understudy.files import write_text
 from understudy.privacy.ledger import Ledger
-from understudy.runs.run_count import state_folder
-
+from understudy.runs.folder import LOCK
 
 MOVED = (
     "the run was continued in a copied or restored folder, and its owner declared that no other copy of it is continued"
@@ -79,7 +81,7 @@ class RunIdentity(BaseModel):
         path = self._mark_path()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with (path.parent / "lock").open("w") as lock:
+            with (path.parent / LOCK).open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 write_text(path, ledger.mark + "\n")
         except OSError as error:
@@ -95,3 +97,9 @@ def _place(folder: Path) -> dict[str, Any]:
     status = folder.stat()
     path = str(folder.resolve()).encode("utf-8", "surrogateescape")
     return {"inode": status.st_ino, "device": status.st_dev, "path_sha256": hashlib.sha256(path).hexdigest()}
+
+
+def state_folder() -> Path:
+    """Where this user's programs keep what outlives a run."""
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(base).expanduser() / "understudy"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
+
 from understudy.errors import InputError
-from understudy.models.generator import Generator
 from understudy.runs.checkpoints import Checkpoint
 from understudy.runs.run import Run
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
+    from understudy.models.generator import Generator
 
 RELEASED = "released."  # checkpoint tensors under this prefix are the generator as it would be released
 
@@ -90,6 +92,8 @@ def released_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 def _pack(value: Any, prefix: str, tensors: dict[str, Tensor]) -> Any:
     """A JSON skeleton of a nested state; its tensors go into ``tensors`` and leave their key behind."""
+    from torch import Tensor
+
     if isinstance(value, Tensor):
         tensors[prefix] = value
         return {"tensor": prefix}

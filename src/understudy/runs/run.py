@@ -1,38 +1,31 @@
-"""A run: one training in one folder, with its data, ledger, checkpoints and what may be shown while it goes on.
-
-The folder: ``run.json`` (what was asked for), ``ledger.jsonl`` (what was spent), ``progress.jsonl`` (public values over
-time), ``private/`` (checkpoints and diagnostics, never released) and, at the end, ``release/``.
-"""
+"""A run: one training in one folder, with its data, ledger, checkpoints and what may be shown while it goes on."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-import torch
+
 from understudy.data.dataset import ImageDataset
 from understudy.errors import InputError, InterruptedRun
 from understudy.files import make_folder
 from understudy.privacy import accounting
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.randomness.streams import Randomness
+from understudy.privacy.plan import Plan
 from understudy.runs.checkpoints import Checkpoint, Checkpoints
-from understudy.privacy.randomness.streams import Randomness
+from understudy.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from understudy.privacy.plan import Plan
+    import torch
 
+    from understudy.privacy.randomness.streams import Randomness
 
-
-
-LOCK = "lock"
-_LEDGER_MARK, _PROGRESS = "ledger_mark", "progress.jsonl"
+_LEDGER_MARK = "ledger_mark"
 
 
 @dataclass(frozen=True)
@@ -67,14 +60,15 @@ class Run:
     _spent: dict[tuple[Event, ...], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.files = RunFolder(self.folder)
         make_folder(self.private, "run")
-        self.started -= _seconds_before(self.folder / _PROGRESS)
+        self.started -= _seconds_before(self.files.progress)
         self.checkpoints = Checkpoints(self.private)
 
     @property
     def private(self) -> Path:
         """The folder for what must not be released."""
-        return self.folder / "private"
+        return self.files.private
 
     def report(self, step: int, **values: float) -> None:
         """Show and record progress.
@@ -85,7 +79,7 @@ class Run:
             values = {**values, "epsilon_spent": self.epsilon_spent()}
         progress = Progress(step, self.plan.steps, values, time.monotonic() - self.started)
         line = {"step": step, "seconds": round(progress.seconds, 3), **values}
-        with (self.folder / _PROGRESS).open("a", encoding="utf-8") as file:
+        with self.files.progress.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         if self.listener is not None:
             self.listener(progress)
@@ -116,7 +110,7 @@ class Run:
 
     def diagnose(self, step: int, **values_private: Any) -> None:
         """Record private diagnostics (gradient norms, say) in the private folder, and nowhere else."""
-        with (self.private / "diagnostics.jsonl").open("a", encoding="utf-8") as file:
+        with self.files.diagnostics.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **values_private}) + "\n")
 
     def checkpoint_due(self) -> bool:
@@ -147,7 +141,7 @@ class Run:
             self.ledger.note(f"interrupted after step {step}")
             raise InterruptedRun(
                 f"run: interrupted after step {step} of {self.plan.steps}; continue with --resume, the spending so "
-                f"far is on record in {self.folder / 'ledger.jsonl'}"
+                f"far is on record in {self.files.ledger}"
             )
 
 
@@ -172,16 +166,3 @@ def latest_checkpoint(checkpoints: Checkpoints, ledger: Ledger) -> Checkpoint | 
             "unknown, so the run cannot go on"
         )
     return checkpoint
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder for one process; a second one is refused."""
-    with (folder / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(
-                f"run: another process is working in {folder}; wait for it or choose another folder"
-            ) from None
-        yield

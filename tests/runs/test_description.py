@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from understudy.errors import InputError
-from understudy.runs.run_count import count_run
+from understudy.runs.description import count_run
 
 from ..helpers.data import tiny_data
 
@@ -44,8 +44,8 @@ def test_the_count_is_kept_under_public_facts_only():
 _COUNTER = """
     import sys
     sys.path.insert(0, sys.argv[1])
-    from tests.helpers import tiny_data
-    from understudy.runs.run_count import count_run
+    from tests.helpers.data import tiny_data
+    from understudy.runs.description import count_run
 
     for _ in range(25):
         count_run(tiny_data())

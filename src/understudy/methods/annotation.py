@@ -1,0 +1,294 @@
+"""The annotator: a classifier trained by DP-SGD names the images of a generator that was trained without labels.
+
+It is a method with a base: a release without labels, with events of its own. The annotator learns from labelled records
+of the same people. Whoever sees the annotated release sees the outcome of both, so its guarantee is that of all events
+together. It needs that base, so it is not among the registered methods.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from understudy.configs import SMALL_IMAGE, Config, Count, MethodConfig, PrivacyConfig
+from understudy.data.domain import Domain
+from understudy.data.sampling import sampling_rate
+from understudy.errors import BudgetError, InputError
+from understudy.methods.base import Method, finish_plan
+from understudy.methods.config import build_config
+from understudy.methods.registry import ANNOTATED, get_method, method_names
+from understudy.privacy import accounting
+from understudy.privacy.budget import Budget
+from understudy.privacy.certificate import Certificate
+from understudy.privacy.claims import bayesian_claim
+from understudy.privacy.events import Event, PoissonSampling
+from understudy.privacy.plan import RECORDS_ONLY, Costs, Plan
+from understudy.runs.loop import Resumable
+from understudy.runs.run import Run
+
+if TYPE_CHECKING:
+    from understudy.engines.dpsgd.gradients import Loss
+    from understudy.engines.dpsgd.step import Inputs
+    from understudy.engines.records import Examples
+    from understudy.models.annotator import AnnotatedGenerator
+    from understudy.models.generator import Generator
+
+PURPOSE = "the annotator's gradients"
+_REPORTS = 100
+_COUNTED = 10_000  # images drawn for the law of labels
+
+
+class AnnotatorPrivacy(PrivacyConfig):
+    """What changes epsilon; ``noise_multiplier`` is calibrated to what the generator leaves of the budget."""
+
+    batch: Count | None = None  # expected records a step; decided by the declared number of records
+    steps: Count | None = None
+    clip: Annotated[float, Field(gt=0)] = 1.0
+
+
+class AnnotatorMethodConfig(Config):
+    """The classifier; none of it changes epsilon."""
+
+    width: Count = 16
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-3
+
+
+class AnnotatorConfig(MethodConfig):
+    """The config of ``understudy annotate``."""
+
+    privacy: AnnotatorPrivacy = AnnotatorPrivacy()
+    method: AnnotatorMethodConfig = AnnotatorMethodConfig()
+
+
+@dataclass(frozen=True)
+class Base:
+    """The release that is annotated: its generator, its guarantee, and how it was made."""
+
+    method: str
+    generator: Generator
+    certificate: Certificate
+    domain: Domain
+    config: dict[str, Any]
+
+
+class Annotation(Method):
+    """Labels for what a generator draws, within one budget for both."""
+
+    name: ClassVar[str] = ANNOTATED
+    summary: ClassVar[str] = "names the images of a generator without labels by a classifier trained by DP-SGD"
+    paper: ClassVar[str] = "Abadi et al., Deep Learning with Differential Privacy, CCS 2016"
+    config_type: ClassVar[type[MethodConfig]] = AnnotatorConfig
+
+    def __init__(self, base: Base) -> None:
+        self.base = base
+
+    def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
+        """Decide batch, steps and noise so that the generator's events and the annotator's together keep the budget.
+
+        Privacy: public facts only (the declared domain and the certificate of the generator).
+        """
+        assert isinstance(config, AnnotatorConfig)
+        before = self.base.certificate.events
+        alone = accounting.certified_epsilon(before, budget.delta)
+        if alone >= budget.epsilon:
+            raise BudgetError(
+                f"budget: the generator alone costs epsilon {alone:g} at delta {budget.delta:g}, so nothing of "
+                f"{budget.epsilon:g} is left for an annotator; pass a larger --epsilon, which is that of both together"
+            )
+        decided = _decided(config, domain)
+
+        def events(noise_multiplier: float) -> tuple[Event, ...]:
+            return (*before, annotator_event(decided, domain, noise_multiplier))
+
+        plan = finish_plan(self, decided, domain, budget, events, _costs(decided, domain))
+        if plan.epsilon > budget.epsilon:
+            raise BudgetError(
+                f"budget: generator and annotator together cost epsilon {plan.epsilon:g} at delta {budget.delta:g}, "
+                f"but only {budget.epsilon:g} is allowed; raise privacy.noise_multiplier or leave it out to have it "
+                "calibrated"
+            )
+        remarks = [f"the generator alone costs epsilon {alone:.4g}; the annotator gets the rest of the budget"]
+        if domain.nominal_clients is not None:
+            remarks.append(RECORDS_ONLY)
+        return replace(plan, events=plan.events[-1:], remarks=tuple(remarks))
+
+    def train(self, run: Run) -> Generator:
+        """DP-SGD on the classifier; where a crash lost reserved steps there are fewer of them, never more.
+
+        Privacy: all private reads are those of ``PrivateStep``; what is reported are steps and spending.
+        """
+        from understudy.engines.dpsgd.step import PrivateStep, StepOptions
+
+        config = run.plan.config
+        assert isinstance(config, AnnotatorConfig)
+        generator = self._generator(config, run.plan.domain).to(run.device)
+        options = StepOptions(config.privacy.batch or 1, config.privacy.clip, config.method.learning_rate)
+        stepping = PrivateStep(run, generator.annotator, _naming, options, run.plan.events[0])
+        for step in Resumable(run, generator, {"annotator_optimizer": stepping.optimizer}).steps(run.plan.steps):
+            if stepping.remaining:
+                stepping.take()
+            if step % max(1, run.plan.steps // _REPORTS) == 0 or step == run.plan.steps:
+                stepping.check_finite()
+                run.report(step, annotator_steps=step)
+        run.lost_steps = run.plan.steps - stepping.optimizer.steps
+        return _with_label_weights(generator.cpu())
+
+    def _generator(self, config: AnnotatorConfig, domain: Domain) -> AnnotatedGenerator:
+        from understudy.models.annotator import AnnotatedGenerator
+        from understudy.models.generator import AnnotatedGeneratorConfig
+
+        drawing = self.base.generator
+        network = AnnotatedGeneratorConfig(
+            shape=domain.shape, classes=domain.classes, width=config.method.width, base=drawing.config
+        )
+        generator = AnnotatedGenerator(network)
+        generator.base.load_state_dict(drawing.state_dict())
+        generator.base.requires_grad_(False)
+        return generator
+
+    def all_events(self, events: Sequence[Event]) -> tuple[Event, ...]:
+        """The generator's events and the annotator's."""
+        return (*self.base.certificate.events, *events)
+
+    def certificate_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """What the certificates of both parts say; data-dependent figures of the generator are not taken over."""
+        from understudy.privacy.randomness.streams import OS_ENTROPY
+
+        of_base = self.base.certificate
+        not_covered = dict.fromkeys((*fields["not_covered"], *of_base.not_covered))
+        return {
+            **fields,
+            "assumed_public": list(dict.fromkeys((*fields["assumed_public"], *of_base.assumed_public))),
+            "randomness": fields["randomness"] if of_base.randomness == OS_ENTROPY else of_base.randomness,
+            "runs_on_this_data": fields["runs_on_this_data"] + of_base.runs_on_this_data,
+            "plan_raised": fields["plan_raised"] or of_base.plan_raised,
+            "remarks": [*of_base.remarks, *fields["remarks"]],
+            "not_covered": [item for item in not_covered if item != bayesian_claim.NOT_COVERED],
+        }
+
+    def released_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """How both parts were made."""
+        base = self.base
+        return {
+            "generator": {
+                "method": base.method,
+                "domain": base.domain.model_dump(mode="json"),
+                "config": base.config,
+            },
+            "annotator": super().released_config(config),
+        }
+
+
+def check_base(base: Base, domain: Domain) -> None:
+    """Refuse a release that an annotator adds nothing to, or whose guarantee cannot be composed with its own."""
+    certificate = base.certificate
+    if certificate.not_private is not None:
+        raise InputError(f"annotate: the release is {certificate.not_private}; train a private generator first")
+    if base.domain.labelled:
+        raise InputError(
+            f"annotate: the generator draws {base.domain.classes} classes by itself; annotate one that was trained "
+            "without labels (--declare unlabelled=true)"
+        )
+    if domain.classes is None:
+        raise InputError("labels: an annotator learns from labelled records; pass --data with labels and --classes")
+    if domain.shape != base.domain.shape:
+        shapes = ["x".join(str(side) for side in shape) for shape in (domain.shape, base.domain.shape)]
+        raise InputError(
+            f"shape: the data are {shapes[0]} and the generator draws {shapes[1]}; pass --shape {shapes[1]}"
+        )
+    if any(event.unit != "record" for event in certificate.events):
+        raise InputError("annotate: the generator protects clients and the annotator records; they do not compose")
+    if set(certificate.headline.delta_parts or {}) - {"accountant"}:
+        raise InputError("annotate: the generator's delta pays for more than its events; such a claim is not composed")
+
+
+def annotator_event(config: AnnotatorConfig, domain: Domain, noise_multiplier: float) -> Event:
+    """All steps of the annotator, as they are accounted."""
+    return Event(
+        noise_multiplier=noise_multiplier,
+        sensitivity="C",
+        sampling=PoissonSampling(rate=sampling_rate(config.privacy.batch or 1, domain.nominal_records)),
+        count=config.privacy.steps or 1,
+        purpose=PURPOSE,
+    )
+
+
+def planned_events(config: Mapping[str, Any], domain: Domain, budget: Budget) -> list[Event]:
+    """The events that the config of an annotated release plans: the generator's and the annotator's.
+
+    A generator by a method that is not private, or not known here, is refused: nothing says what it cost.
+    """
+    made, annotator = _parts(config)
+    if annotator.privacy.noise_multiplier is None:
+        raise InputError("config: the noise of the annotator is not stated")
+    if made.method not in method_names():
+        raise InputError(f"config: the generator was made by {made.method!r}, which is not known here")
+    method = get_method(made.method)
+    if not method.private:
+        raise InputError(f"config: the generator was made by {made.method!r}, which is not private")
+    plan = method.plan(build_config(method.config_type, made.config), made.domain, budget)
+    return [annotator_event(annotator, domain, annotator.privacy.noise_multiplier), *plan.events]
+
+
+def generator_domain(config: Mapping[str, Any]) -> Domain:
+    """What the config of an annotated release declares of the generator's data."""
+    return _parts(config)[0].domain
+
+
+class _Made(BaseModel):
+    """How the generator of an annotated release was made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    method: str
+    domain: Domain
+    config: dict[str, Any]
+
+
+def _parts(config: Mapping[str, Any]) -> tuple[_Made, AnnotatorConfig]:
+    try:
+        return _Made.model_validate(config["generator"]), build_config(AnnotatorConfig, config["annotator"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"config: it does not say how generator and annotator were made ({error})") from None
+
+
+def _decided(config: AnnotatorConfig, domain: Domain) -> AnnotatorConfig:
+    """Batch and steps by the declared domain, where they were left open."""
+    records, small = domain.nominal_records, domain.shape[1] * domain.shape[2] <= SMALL_IMAGE
+    batch = config.privacy.batch or max(1, min(600, records // 10))
+    sampling_rate(batch, records)  # refuses a batch above the declared number of records
+    steps = config.privacy.steps or (400 if small else 1000)
+    return config.model_copy(update={"privacy": config.privacy.model_copy(update={"batch": batch, "steps": steps})})
+
+
+def _costs(config: AnnotatorConfig, domain: Domain) -> Costs:
+    steps, batch = config.privacy.steps or 1, config.privacy.batch or 1
+    return Costs(
+        steps=steps,
+        memory_bytes=domain.nominal_records * math.prod(domain.shape) + 2**29,
+        seconds=steps * (0.01 + 2e-4 * batch * math.prod(domain.shape) / 784),
+        seconds_on_gpu=steps * 0.004,
+    )
+
+
+def _naming(records_private: Examples) -> tuple[Inputs, Loss]:
+    """The classifier sees images alone; its loss is the cross-entropy of each record's label."""
+    from torch.nn.functional import cross_entropy
+
+    labels = records_private.labels
+    assert labels is not None, "checked by the plan"
+    return (records_private.images,), lambda logits: cross_entropy(logits, labels, reduction="none")
+
+
+def _with_label_weights(generator: AnnotatedGenerator) -> AnnotatedGenerator:
+    """Say how common each class is among what the generator draws, as the annotator sees it: post-processing."""
+    from understudy.privacy.randomness.streams import Randomness
+
+    drawn = generator.draw(_COUNTED, Randomness().generator())
+    counts = generator.annotate(drawn).argmax(dim=1).bincount(minlength=generator.config.classes or 1)
+    weights = tuple(round(float(share), 6) for share in (counts + 1) / (counts + 1).sum())
+    generator.config = generator.config.model_copy(update={"label_weights": weights})
+    return generator
