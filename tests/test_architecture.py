@@ -19,7 +19,7 @@ import understudy
 
 SOURCE = Path(understudy.__file__).parent
 STAGES = (  # a module imports from its own stage and earlier ones, never from a later one
-    ("errors", "_lazy", "configs", "files", "devices", "processes"),
+    ("errors", "configs", "files", "devices", "processes"),
     ("data",),
     ("privacy",),
     ("models",),
@@ -65,7 +65,7 @@ def room_of(name: str) -> str:
 
 
 def imported_names(node: ast.AST) -> Iterator[str]:
-    """Full names of what a node imports, also by name: ``LazyModule("understudy.x")``, or an entry of the registry."""
+    """Full names of what a node imports, also by name: ``import_module("understudy.x")``, an entry of the registry."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -270,7 +270,7 @@ def test_every_method_in_a_family_is_registered_where_it_lives():
         (imports_from_later_stages, "engines/x.py", "from understudy.release import release"),
         (imports_from_later_stages, "engines/x.py", "from understudy import api"),
         (imports_from_later_stages, "engines/x.py", "def f():\n    from understudy.methods import base"),
-        (imports_from_later_stages, "engines/x.py", "x = LazyModule('understudy.methods.base')"),
+        (imports_from_later_stages, "engines/x.py", "x = import_module('understudy.methods.base')"),
         (imports_from_later_stages, "engines/x.py", "if TYPE_CHECKING:\n    from understudy.methods import base"),
         (imports_from_later_stages, "federated/x.py", "from understudy.federated.deployment import processes"),
         (imports_from_later_stages, "data/x.py", "from understudy.no_such_room import anything"),

@@ -14,7 +14,7 @@ from understudy.audit.games import CLIP, CPU, TOO_LONG, Bench, Included, bench, 
 from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig
-from understudy.engines.critics.panel import CriticGroup, Home
+from understudy.engines.critics.panel import Critics, Home
 from understudy.federated.client_mechanisms import GaussianMessages
 from understudy.federated.routing import RoutingDesk
 from understudy.privacy.certificate import ClientLimits
@@ -125,7 +125,7 @@ def _draw_from_panel(place: Bench, queries: int, subsets: int) -> Tensor:
     nobody = ImageDataset("made up by an audit", domain, np.zeros((0, 1, 8, 8), dtype=np.uint8))
     settings = CriticsConfig(width=8, batch=1, warm_iterations=0)
     nothing = torch.zeros(0, dtype=torch.long)
-    return CriticGroup(nobody, nothing, subsets, settings, Home(place.randomness, CPU)).draw_routing(queries)
+    return Critics(nobody, nothing, subsets, settings, Home(place.randomness, CPU)).draw_routing(queries)
 
 
 def _draw_from_desk(place: Bench, queries: int, subsets: int) -> Tensor:

@@ -20,7 +20,7 @@ from understudy.devices import low_precision
 from understudy.engines.config import LearnerConfig
 from understudy.engines.critics.panel import FakePool
 from understudy.engines.embedding.fit import FitConfig
-from understudy.engines.embedding.start import Anchor
+from understudy.engines.embedding.start import EmbeddingStart
 from understudy.errors import CheckError
 from understudy.models.generator import GeneratorConfig, build_generator
 from understudy.runs.loop import Stateful
@@ -69,9 +69,9 @@ class Learner:
     """
 
     def __init__(
-        self, run: Run, network: GeneratorConfig, options: LearnerOptions, anchor: Anchor | None = None
+        self, run: Run, network: GeneratorConfig, options: LearnerOptions, start: EmbeddingStart | None = None
     ) -> None:
-        self.anchor, self._random = anchor, run.randomness.generator(run.device)
+        self.start, self._random = start, run.randomness.generator(run.device)
         self._precision = run.plan.config.runtime.precision
         self.live = build_generator(network).to(run.device)
         self.released = self.live
@@ -80,10 +80,10 @@ class Learner:
         self.average(0.0)
         self._optimizer = torch.optim.Adam(self.live.parameters(), options.learning_rate, options.betas)
 
-    def fit_anchor(self, run: Run, config: FitConfig) -> None:
+    def fit_start(self, run: Run, config: FitConfig) -> None:
         """Fit the generator to the released embedding before the first step."""
-        assert self.anchor is not None, "only where an embedding was released"
-        self.anchor.fit(run, self.live, config, self._random)
+        assert self.start is not None, "only where an embedding was released"
+        self.start.fit(run, self.live, config, self._random)
         self.average(0.0)
 
     def imagine(self, count: int, labels: Tensor | None = None) -> Drawn:
@@ -122,9 +122,9 @@ class SlopeLearner(Learner):
     Privacy: answers are sanitized before it sees them, so any number of steps on them is free.
     """
 
-    def __init__(self, run: Run, config: LearnerConfig, anchor: Anchor | None = None) -> None:
+    def __init__(self, run: Run, config: LearnerConfig, start: EmbeddingStart | None = None) -> None:
         options = LearnerOptions(config.learning_rate, (0.5, 0.9))
-        super().__init__(run, _network(config, run.plan.domain, anchor), options, anchor)
+        super().__init__(run, _network(config, run.plan.domain, start), options, start)
         self.config = config
         for weight in self.live.parameters():  # the fast layout for convolutions
             weight.data = weight.data.to(memory_format=torch.channels_last) if weight.dim() == 4 else weight.data
@@ -154,11 +154,11 @@ class SlopeLearner(Learner):
             return self.imagine(count).pool
 
     def learn(self, drawn: Drawn, slopes_dp: Tensor) -> None:
-        """One step along sanitized slopes (in units of the clip bound), the anchor's, and the pull back into [0, 1]."""
+        """One step along sanitized slopes (in units of the clip bound), the start's, and the pull back into [0, 1]."""
         values, pool = drawn.values.detach(), drawn.pool
         slopes = slopes_dp.view_as(values) + 2 * self.config.outside_penalty * (values - pool.images)
-        if self.anchor is not None and self.config.embedding_pull:
-            slopes += self.config.embedding_pull * self.anchor.slopes(pool.images, pool.labels)
+        if self.start is not None and self.config.embedding_pull:
+            slopes += self.config.embedding_pull * self.start.slopes(pool.images, pool.labels)
         self._optimizer.zero_grad(set_to_none=True)
         drawn.values.backward(slopes / len(values))
         self._optimizer.step()
@@ -186,7 +186,7 @@ class SlopeLearner(Learner):
         return contrast
 
 
-def _network(config: LearnerConfig, domain: Domain, anchor: Anchor | None) -> GeneratorConfig:
+def _network(config: LearnerConfig, domain: Domain, start: EmbeddingStart | None) -> GeneratorConfig:
     assert config.width is not None, "decided by the plan"
     assert config.output is not None, "decided by the plan"
     return GeneratorConfig(
@@ -198,7 +198,7 @@ def _network(config: LearnerConfig, domain: Domain, anchor: Anchor | None) -> Ge
         width=config.width,
         output=config.output,
         spectral_norm=config.spectral_norm and config.kind == "resnet",
-        label_weights=anchor.label_weights(domain) if anchor else None,
+        label_weights=start.label_weights(domain) if start else None,
     )
 
 

@@ -7,10 +7,10 @@ from scipy import stats
 
 from understudy.api import resume
 from understudy.data.domain import Domain
-from understudy.engines.critics.panel import CriticPanel, FakePool
+from understudy.engines.critics.panel import Critics, FakePool
 from understudy.engines.embedding.means import distance
-from understudy.engines.embedding.start import Anchor
-from understudy.engines.learner import GeneratorPlayer
+from understudy.engines.embedding.start import EmbeddingStart
+from understudy.engines.learner import SlopeLearner
 from understudy.errors import CheckError, InputError, InterruptedRun
 from understudy.methods.base import configure
 from understudy.methods.config import apply_settings, build_config
@@ -41,7 +41,7 @@ def make_run(folder, seed=None, **settings):
 
 
 def make_panel(run):
-    panel = CriticPanel(run, run.plan.config.privacy.subsets, run.plan.config.method.critics)
+    panel = Critics.of_run(run, run.plan.config.privacy.subsets, run.plan.config.method.critics)
     panel.warm_start()
     return panel
 
@@ -155,7 +155,7 @@ class TestPlan:
 class TestBlankGenerators:
     def player(self, folder):
         run = make_run(folder)
-        return GeneratorPlayer(run, run.plan.config.method.generator)
+        return SlopeLearner(run, run.plan.config.method.generator)
 
     @pytest.mark.parametrize(
         "images",
@@ -180,7 +180,7 @@ class TestBlankGenerators:
 def test_raw_values_outside_the_range_are_pulled_back_and_the_gradient_passes_the_cut(tmp_path):
     """The output cannot saturate: far outside [0, 1] the generator still moves."""
     run = make_run(tmp_path / "run", **{"method.generator.output": "clamp"})
-    player = GeneratorPlayer(run, run.plan.config.method.generator)
+    player = SlopeLearner(run, run.plan.config.method.generator)
     with torch.no_grad():
         for parameter in player.live.body[-1].parameters():
             parameter.fill_(5.0)
@@ -191,32 +191,32 @@ def test_raw_values_outside_the_range_are_pulled_back_and_the_gradient_passes_th
     assert any(not torch.equal(old, new) for old, new in zip(before, player.live.parameters(), strict=True))
 
 
-def release_anchor(run):
-    return Anchor.release(run, run.plan.config.method.embedding, run.plan.events[1])
+def release_start(run):
+    return EmbeddingStart.of_run(run, run.plan.config.method.embedding)
 
 
-class TestAnchor:
+class TestStart:
     """A released embedding is where the generator starts, what it is held to, and its law of labels."""
 
     def player(self, folder, **settings):
         run = make_run(folder, **settings)
-        anchor = release_anchor(run)
-        return run, GeneratorPlayer(run, run.plan.config.method.generator, anchor)
+        start = release_start(run)
+        return run, SlopeLearner(run, run.plan.config.method.generator, start)
 
     def test_moving_images_against_the_slopes_brings_their_means_closer(self, tmp_path):
         _, player = self.player(tmp_path / "run")
         images, labels = torch.rand(30, 1, 8, 8), torch.arange(30) % 3
-        embedding, means = player.anchor.embedding, player.anchor.means
+        embedding, means = player.start.embedding, player.start.means
         before = distance(images, labels, embedding, means)
-        moved = images - 1e-3 * player.anchor.slopes(images, labels)
+        moved = images - 1e-3 * player.start.slopes(images, labels)
         assert distance(moved, labels, embedding, means) < before
 
     def test_slopes_do_not_depend_on_how_many_images_are_drawn(self, tmp_path):
         """Each image twice is the same distribution, so each copy is pulled as the one was (up to the bias term)."""
         _, player = self.player(tmp_path / "run")
         images, labels = torch.rand(300, 1, 8, 8), torch.arange(300) % 3
-        once = player.anchor.slopes(images, labels)
-        twice = player.anchor.slopes(images.repeat(2, 1, 1, 1), labels.repeat(2))
+        once = player.start.slopes(images, labels)
+        twice = player.start.slopes(images.repeat(2, 1, 1, 1), labels.repeat(2))
         assert torch.allclose(twice[:300], once, rtol=0.1, atol=0.05 * float(once.abs().max()))
 
     @pytest.mark.parametrize("pull", [0.0, 100.0])
@@ -229,13 +229,13 @@ class TestAnchor:
 
     def test_the_law_of_labels_is_the_released_one(self, tmp_path):
         run, player = self.player(tmp_path / "run")
-        assert player.average.config.label_weights == player.anchor.means.label_weights()
+        assert player.released.config.label_weights == player.start.means.label_weights()
         assert run.ledger.account(run.plan.events[1]).reserved == 1
 
-    def test_asking_for_the_anchor_again_costs_nothing_and_gives_the_same(self, tmp_path):
+    def test_asking_for_the_start_again_costs_nothing_and_gives_the_same(self, tmp_path):
         run, player = self.player(tmp_path / "run")
-        again = release_anchor(run)
-        assert torch.equal(again.means.means_dp, player.anchor.means.means_dp)
+        again = release_start(run)
+        assert torch.equal(again.means.means_dp, player.start.means.means_dp)
         assert run.ledger.account(run.plan.events[1]).reserved == 1
 
     def test_a_run_stopped_while_it_fits_the_start_pays_for_the_embedding_once(self, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from understudy.engines.learner import GeneratorPlayer
+from understudy.engines.learner import SlopeLearner
 from understudy.methods.critics import gs_wgan
 
 from .test_gs_wgan import make_panel, make_run, pool, state_bytes
@@ -17,7 +17,7 @@ def players(folder, seed=7):
     torch.manual_seed(seed)  # first weights of the generator
     run = make_run(folder, seed=seed)
     panel = make_panel(run)
-    return GeneratorPlayer(run, run.plan.config.method.generator), panel, run.plan.config.method
+    return SlopeLearner(run, run.plan.config.method.generator), panel, run.plan.config.method
 
 
 @pytest.mark.parametrize("routing", [[3, 2, 1, 0, 3, 2, 1, 0], [1] * 8], ids=["another order", "all to one critic"])

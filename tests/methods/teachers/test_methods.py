@@ -8,12 +8,12 @@ import pytest
 import torch
 from scipy import stats
 
-from understudy.engines.learner import Drawn
+from understudy.engines.learner import Drawn, Inputs
 from understudy.errors import BudgetError, CheckError, InputError
 from understudy.methods.base import configure
 from understudy.methods.config import build_config
 from understudy.methods.registry import get_method
-from understudy.methods.teachers.teaching import Rehearsal, StallWatch, TeacherPanel
+from understudy.methods.teachers.teaching import Rehearsal, StallWatch, Teachers
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.mechanisms import BinVotes, PeakVotes, RealVotes, SignVotes
@@ -120,7 +120,7 @@ def test_pate_gan_stops_with_advice_when_all_teachers_say_fake(tmp_path, monkeyp
         assert threshold == 0.5
         yield -torch.ones(self.subsets, len(pool.images))
 
-    monkeypatch.setattr(TeacherPanel, "margins", all_fake)
+    monkeypatch.setattr(Teachers, "margins", all_fake)
     monkeypatch.setattr("understudy.methods.teachers.pate_gan._SURE", math.inf)  # the noise hides everything
     monkeypatch.setattr("understudy.methods.teachers.pate_gan._UNANIMOUS", 0.5)
     with pytest.raises(CheckError, match=r"all images are (fake|real).*lower method.threshold"):
@@ -192,9 +192,9 @@ class Listener:
     def __init__(self):
         self.taught = []
 
-    def imagine(self, count, labels, latent):
-        assert len(latent) == count
-        return Drawn(latent, labels, latent)
+    def render(self, inputs):
+        assert len(inputs.latent) == len(inputs.labels)
+        return Drawn(inputs.latent, inputs.labels, inputs)
 
     def learn(self, drawn, slopes):
         self.taught.append((drawn.values, drawn.labels, slopes))
@@ -202,14 +202,14 @@ class Listener:
 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_a_generator_rehearses_the_latest_answers_with_their_own_questions(labelled):
-    player, rehearsal = Listener(), Rehearsal(memory=2)
+    learner, rehearsal = Listener(), Rehearsal(memory=2)
     for number in range(3):
-        labels = torch.tensor([number]) if labelled else None
-        latent = torch.full((1, 4), float(number))
-        rehearsal.learn(player, Drawn(latent, labels, latent), torch.full((1, 9), 10.0 * number))
-    sizes = [len(values) for values, _, _ in player.taught]
+        inputs = Inputs(torch.full((1, 4), float(number)), torch.tensor([number if labelled else 0]))
+        drawn = Drawn(inputs.latent, inputs.labels if labelled else None, inputs)
+        rehearsal.learn(learner, drawn, torch.full((1, 9), 10.0 * number))
+    sizes = [len(values) for values, _, _ in learner.taught]
     assert sizes == [1, 2, 2]
-    values, labels, slopes = player.taught[-1]
+    values, labels, slopes = learner.taught[-1]
     assert values[:, 0].tolist() == [1.0, 2.0]
     assert slopes[:, 0].tolist() == [10.0, 20.0]
-    assert labels is None if not labelled else labels.tolist() == [1, 2]
+    assert labels.tolist() == ([1, 2] if labelled else [0, 0])

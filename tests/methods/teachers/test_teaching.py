@@ -15,7 +15,7 @@ from understudy.errors import InputError
 from understudy.methods.config import build_config
 from understudy.methods.registry import get_method
 from understudy.methods.teachers import teaching as teacher_panel
-from understudy.methods.teachers.teaching import TeacherPanel
+from understudy.methods.teachers.teaching import Teachers
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness.streams import Randomness
 from understudy.runs.run import Run
@@ -26,7 +26,7 @@ from ...helpers.data import tiny_data
 TEACHERS = 4
 
 
-def panel_on(data: ImageDataset, folder: Path) -> TeacherPanel:
+def panel_on(data: ImageDataset, folder: Path) -> Teachers:
     """Trained teachers of a seeded run in ``folder``; the partition that lies there is used."""
     method = get_method("datalens")
     plan = method.plan(build_config(method.config_type, case_of("datalens").config()), data.domain, BUDGET)
@@ -34,7 +34,7 @@ def panel_on(data: ImageDataset, folder: Path) -> TeacherPanel:
     path = folder / "ledger.jsonl"
     ledger = Ledger.open(path) if path.exists() else Ledger.create(path)
     run = Run(folder, plan, data, ledger, Randomness(7), torch.device("cpu"))
-    panel = TeacherPanel(run, TEACHERS, plan.config.method.teachers)
+    panel = Teachers.of_run(run, TEACHERS, plan.config.method.teachers)
     panel.warm_start()
     panel.train_all(public_pool())
     return panel
@@ -46,11 +46,11 @@ def public_pool(images: int = 6) -> FakePool:
 
 
 @pytest.fixture
-def panel(tmp_path: Path) -> TeacherPanel:
+def panel(tmp_path: Path) -> Teachers:
     return panel_on(tiny_data(), tmp_path / "run")
 
 
-def answers(panel: TeacherPanel, pool: FakePool) -> tuple[torch.Tensor, torch.Tensor]:
+def answers(panel: Teachers, pool: FakePool) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat(list(panel.slopes(pool))), torch.cat(list(panel.margins(pool, 0.0)))
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 from understudy.api import TrainOptions, train
 from understudy.data import from_arrays
 from understudy.data.domain import Domain
-from understudy.engines.learner import GeneratorPlayer
+from understudy.engines.learner import SlopeLearner
 from understudy.errors import AbortedRun, CheckError, InputError
 from understudy.methods.base import configure
 from understudy.methods.registry import get_method
@@ -107,9 +107,9 @@ def answers(monkeypatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def test_the_generator_hears_the_clipped_blocks_with_the_noise_that_is_accounted(tmp_path, answers, monkeypatch):
     heard: list[torch.Tensor] = []
-    learn = GeneratorPlayer.learn
+    learn = SlopeLearner.learn
     monkeypatch.setattr(
-        GeneratorPlayer, "learn", lambda self, drawn, slopes: (heard.append(slopes.clone()), learn(self, drawn, slopes))
+        SlopeLearner, "learn", lambda self, drawn, slopes: (heard.append(slopes.clone()), learn(self, drawn, slopes))
     )
     tiny_train("dp-sinkhorn", tiny_data(), tmp_path / "run", privacy={"clip": 0.5, "noise_multiplier": 2.0})
     assert len(answers) == len(heard) == 4
@@ -147,7 +147,7 @@ def test_slopes_that_are_not_finite_stop_the_run_and_release_nothing(tmp_path, m
 
 def test_a_generator_that_stays_blank_stops_the_run_with_advice(tmp_path, monkeypatch):
     blank = lambda self, count: type("Pool", (), {"images": torch.zeros(count, 1, 8, 8)})()  # noqa: E731
-    monkeypatch.setattr(GeneratorPlayer, "pool", blank)
+    monkeypatch.setattr(SlopeLearner, "pool", blank)
     with pytest.raises(
         CheckError, match=r"lower method.generator.learning_rate, raise method.transport.regularisation"
     ):

@@ -1,12 +1,14 @@
 """The private side of GS-WGAN: critics on disjoint subsets that train on a public schedule and answer queries.
 
-A subset is what one draw assigned to it (``CriticPanel``, in one place) or what one client holds (``federated``, where
-a client is a group of one critic and a simulation a group of as many critics as there are clients).
+A subset is what one draw assigned to it (``Critics.of_run``, in one place) or what one client holds (``federated``,
+where a client has one critic and a simulation as many critics as there are clients).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -23,6 +25,8 @@ from understudy.engines.records import load_rows
 from understudy.models.critic import CriticBatch, CriticConfig
 from understudy.privacy.randomness.streams import Randomness
 from understudy.runs.run import Run
+
+_POOL = 512  # generated images for growing up
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Home:
     precision: Precision = "fp32"
 
 
-class CriticGroup:
+class Critics:
     """K critics, each with the records that ``assignment`` gives it.
 
     Privacy: everything in here is private except the schedule. Critic k reads subset k, its own randomness and public
@@ -70,11 +74,30 @@ class CriticGroup:
         self.bank = CriticBank(bank_config, runtime, active, home.device, self._random)
         self._next = 0
 
+    @classmethod
+    def of_run(cls, run: Run, subsets: int, settings: CriticsConfig) -> Self:
+        """The critics of a run in one place: an independent, uniform draw assigns every record to one of them."""
+        assignment = torch.from_numpy(_partition(run, subsets).assignment)
+        home = Home(run.randomness, run.device, run.plan.config.runtime.precision)
+        return cls(run.data, assignment, subsets, settings, home)
+
     def records_private(self, critic: int = 0) -> tuple[Tensor, Tensor | None]:
         """The images and labels of one critic's subset. Privacy: private; for a mechanism and nothing else."""
         records = self._records_private
         own = records.table.members[critic, : int(records.table.sizes[critic])]
         return records.images[own], None if records.labels is None else records.labels[own]
+
+    def grow(self, pool: Callable[[int], FakePool] | None) -> None:
+        """What comes before the first step, also of a resumed run: critics are never written to disk.
+
+        They learn from the images of a generator (``pool`` draws so many) that is worth learning from, or, where there
+        is none yet, from a warm start.
+        """
+        if pool is None:
+            self.warm_start()
+            return
+        for _ in range(self.settings.warm_iterations):
+            self.train_all(pool(_POOL))
 
     def warm_start(self) -> None:
         """Train each critic against a throw-away generator of its own, on its own subset."""
@@ -138,15 +161,6 @@ class CriticGroup:
         rows = slopes.new_zeros(len(critic), slopes[0, 0].numel())
         rows[asked] = slopes.flatten(0, 1).flatten(1)[places]
         return rows
-
-
-class CriticPanel(CriticGroup):
-    """The critics of a run in one place: every record was assigned to one of them by an independent, uniform draw."""
-
-    def __init__(self, run: Run, subsets: int, settings: CriticsConfig) -> None:
-        assignment = torch.from_numpy(_partition(run, subsets).assignment)
-        home = Home(run.randomness, run.device, run.plan.config.runtime.precision)
-        super().__init__(run.data, assignment, subsets, settings, home)
 
 
 def _partition(run: Run, subsets: int) -> Partition:

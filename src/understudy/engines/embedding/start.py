@@ -1,4 +1,4 @@
-"""A released embedding as an anchor: where a generator starts, what it stays close to, and its law of labels."""
+"""A released embedding to start from: where a generator begins, what it stays close to, and its law of labels."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from torch import Tensor
 
 from understudy.data.domain import Domain
 from understudy.engines.config import EmbeddingConfig
-from understudy.engines.embedding import means as mean_embedding
 from understudy.engines.embedding.fit import Fit, FitConfig
-from understudy.engines.embedding.means import Embedding, NoisyMeans
+from understudy.engines.embedding.means import Embedding, NoisyMeans, distance, release_means, slopes
 from understudy.models.generator import Generator
-from understudy.privacy.events import Event
+from understudy.privacy.events import CLASS_MEANS
 from understudy.runs.run import Run
 
 _REPORTS = 50
 
 
 @dataclass(frozen=True)
-class Anchor:
+class EmbeddingStart:
     """A released embedding. It is public once it is released, so all that is done with it is post-processing."""
 
     embedding: Embedding
     means: NoisyMeans
 
     @classmethod
-    def release(cls, run: Run, settings: EmbeddingConfig, event: Event) -> Anchor:
-        """Release the embedding of a run, or find it again where the run has paid for it already.
+    def of_run(cls, run: Run, settings: EmbeddingConfig) -> EmbeddingStart | None:
+        """The embedding that the plan of a run pays for, released now or found again; None where it pays for none.
 
-        Privacy: one Gaussian event of sensitivity C, see ``mean_embedding.release_means``.
+        Privacy: one Gaussian event of sensitivity C, see ``release_means``.
         """
+        event = next((event for event in run.plan.events if event.purpose == CLASS_MEANS), None)
+        if event is None:
+            return None
         embedding = Embedding.of_run(run, settings)
-        return cls(embedding, mean_embedding.release_means(run, embedding, event))
+        return cls(embedding, release_means(run, embedding, event))
 
     def fit(self, run: Run, generator: Generator, settings: FitConfig, random: torch.Generator) -> None:
         """Fit a generator before its training begins, with progress; a stopped run fits it again when resumed."""
@@ -45,11 +47,11 @@ class Anchor:
 
     def distance(self, images: Tensor, labels: Tensor | None) -> Tensor:
         """Squared distance of the images' class means from the released ones."""
-        return mean_embedding.distance(images, _given(labels, images), self.embedding, self.means)
+        return distance(images, _given(labels, images), self.embedding, self.means)
 
     def slopes(self, images: Tensor, labels: Tensor | None) -> Tensor:
         """The pull of the embedding on each image."""
-        return mean_embedding.slopes(images, _given(labels, images), self.embedding, self.means)
+        return slopes(images, _given(labels, images), self.embedding, self.means)
 
     def label_weights(self, domain: Domain) -> tuple[float, ...] | None:
         """The noisy class shares as the law of labels; None where there are no labels."""

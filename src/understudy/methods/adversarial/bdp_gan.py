@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from understudy.engines.dpsgd.step import PrivateStep, StepOptions
-    from understudy.engines.embedding.start import Anchor
+    from understudy.engines.embedding.start import EmbeddingStart
     from understudy.models.generator import GeneratorConfig
     from understudy.runs.loop import Stateful
     from understudy.runs.run import Run
@@ -149,9 +149,9 @@ class BdpGan(DpGan):
             return plan
         return replace(plan, remarks=(*plan.remarks, _REMARKS[beside.publish]), seconds=1.3 * plan.seconds)
 
-    def network(self, config: DpGanConfig, domain: Domain, anchor: Anchor | None) -> GeneratorConfig:
+    def network(self, config: DpGanConfig, domain: Domain, start: EmbeddingStart | None) -> GeneratorConfig:
         """The generator of the paper: SELU, pooling and tanh."""
-        network = super().network(config, domain, anchor)
+        network = super().network(config, domain, start)
         if _settings(config).networks == "dpgan":
             return network
         return network.model_copy(update={"kind": "selu", "output": "tanh"})

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from understudy.engines.dpsgd.step import PrivateStep, StepOptions
-    from understudy.engines.embedding.start import Anchor
+    from understudy.engines.embedding.start import EmbeddingStart
     from understudy.models.dpgan import DpganDiscriminatorConfig
     from understudy.models.generator import Generator, GeneratorConfig
     from understudy.runs.loop import Stateful
@@ -150,13 +150,14 @@ class DpGan(Method):
 
     def train(self, run: Run) -> Generator:
         """Algorithm 1: T discriminator steps, and a generator step after every n_D of them."""
+        from understudy.engines.embedding.start import EmbeddingStart
         from understudy.methods.adversarial.discriminator import discriminator_step
         from understudy.methods.adversarial.learner import AdversarialLearner, GanWatch
         from understudy.runs.loop import Resumable
 
         config, domain = _config(run), run.plan.domain
-        anchor = _release_anchor(run, config)
-        learner = AdversarialLearner(run, self.network(config, domain, anchor), config.method, _batch(config), anchor)
+        start = EmbeddingStart.of_run(run, config.method.embedding)
+        learner = AdversarialLearner(run, self.network(config, domain, start), config.method, _batch(config), start)
         discriminator = self.discriminator(config, domain).to(run.device)
         event = run.plan.events[0] if run.plan.events else None
         options = self.step_options(config)
@@ -164,8 +165,8 @@ class DpGan(Method):
         schedule = step_schedule(config.method)
         kept = {**learner.parts(), "discriminator": discriminator, "optimizer": step_of.optimizer, "schedule": schedule}
         progress = Resumable(run, learner.released, {**kept, **self.accompany(run, step_of)})
-        if anchor and not progress.resumed:
-            learner.fit_anchor(run, config.method.embedding)
+        if start and not progress.resumed:
+            learner.fit_start(run, config.method.embedding)
         watch = GanWatch(run, learner, step_of, schedule)
         for step in progress.steps(run.plan.steps):
             if step_of.remaining == 0:
@@ -179,7 +180,7 @@ class DpGan(Method):
             watch.discriminator_step(step)
         return learner.released
 
-    def network(self, config: DpGanConfig, domain: Domain, anchor: Anchor | None) -> GeneratorConfig:
+    def network(self, config: DpGanConfig, domain: Domain, start: EmbeddingStart | None) -> GeneratorConfig:
         """The generator; its law of labels is uniform, or the noisy class sizes where an embedding told them."""
         from understudy.models.generator import GeneratorConfig
 
@@ -189,7 +190,7 @@ class DpGan(Method):
             classes=domain.classes,
             latent=config.method.latent or 128,
             width=config.method.width or 64,
-            label_weights=anchor.label_weights(domain) if anchor else None,
+            label_weights=start.label_weights(domain) if start else None,
         )
 
     def discriminator(self, config: DpGanConfig, domain: Domain) -> nn.Module:
@@ -271,15 +272,6 @@ def _step_event(config: DpGanConfig, domain: Domain, noise_multiplier: float) ->
         count=config.privacy.steps or 1,
         purpose=_PURPOSE,
     )
-
-
-def _release_anchor(run: Run, config: DpGanConfig) -> Anchor | None:
-    """The noisy embedding that the generator starts from and stays close to; released once, also in a resumed run."""
-    from understudy.engines.embedding.start import Anchor
-
-    if not config.privacy.embedding_share:
-        return None
-    return Anchor.release(run, config.method.embedding, run.plan.events[1])
 
 
 def _batch(config: DpGanConfig) -> int:

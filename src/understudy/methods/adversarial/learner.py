@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from understudy.devices import low_precision
 from understudy.engines.dpsgd.step import PrivateStep
-from understudy.engines.embedding.start import Anchor
+from understudy.engines.embedding.start import EmbeddingStart
 from understudy.engines.learner import Learner, LearnerOptions
 from understudy.files import make_folder
 from understudy.methods.adversarial.schedule import StepSchedule
@@ -34,11 +34,16 @@ class AdversarialLearner(Learner):
     """Takes generator steps against a discriminator."""
 
     def __init__(
-        self, run: Run, network: GeneratorConfig, config: DpGanMethodConfig, batch: int, anchor: Anchor | None = None
+        self,
+        run: Run,
+        network: GeneratorConfig,
+        config: DpGanMethodConfig,
+        batch: int,
+        start: EmbeddingStart | None = None,
     ) -> None:
         assert config.generator_learning_rate is not None, "decided by the plan"
         options = LearnerOptions(config.generator_learning_rate, config.betas, averaged=bool(config.average_decay))
-        super().__init__(run, network, options, anchor)
+        super().__init__(run, network, options, start)
         self._config, self._batch = config, batch
 
     def parts(self) -> dict[str, Stateful]:
@@ -56,8 +61,8 @@ class AdversarialLearner(Learner):
             logits = discriminator(drawn.values, drawn.labels).float()
         loss = (functional.softplus(-logits) if self._config.loss == "logistic" else -logits).mean()
         total = loss
-        if self.anchor is not None and self._config.embedding_pull:
-            total = loss + self._config.embedding_pull * self.anchor.distance(drawn.values.float(), drawn.labels)
+        if self.start is not None and self._config.embedding_pull:
+            total = loss + self._config.embedding_pull * self.start.distance(drawn.values.float(), drawn.labels)
         weights = list(self.live.parameters())
         for weight, slope in zip(weights, torch.autograd.grad(total, weights), strict=True):
             weight.grad = slope

@@ -43,7 +43,7 @@ from understudy.privacy.plan import Costs, Plan
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from understudy.engines.critics.panel import CriticPanel
+    from understudy.engines.critics.panel import Critics
     from understudy.engines.learner import Drawn, SlopeLearner
     from understudy.models.generator import Generator
     from understudy.privacy.mechanisms import GaussianAnswers
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _RECORDS_PER_SUBSET = 10  # at least so many nominal records for each critic, where the number of subsets is not given
 _QUERIES_PER_SUBSET = 640
 _PURPOSE = "critics' answers"
-_POOL = 512  # generated images for catching up after a resume and for progress
+_POOL = 512  # generated images for progress
 _REPORTS = 100
 _RESERVATIONS = 200  # the ledger is written about so often in a run
 
@@ -135,25 +135,19 @@ class GsWgan(Method):
 
     def train(self, run: Run) -> Generator:
         """Algorithm 1: warm start, then T steps of public critic training and B sanitized answers each."""
-        from understudy.engines.critics.panel import CriticPanel
-        from understudy.engines.embedding.start import Anchor
+        from understudy.engines.critics.panel import Critics
+        from understudy.engines.embedding.start import EmbeddingStart
         from understudy.engines.learner import SlopeLearner
         from understudy.runs.loop import Resumable
 
         config = _config(run)
-        anchor = None
-        if config.privacy.embedding_share:
-            anchor = Anchor.release(run, config.method.embedding, run.plan.events[1])
-        player = SlopeLearner(run, config.method.generator, anchor)
-        progress = Resumable(run, player.released, player.parts())
-        if anchor and not progress.resumed:
-            player.fit_anchor(run, config.method.embedding)
-        panel = CriticPanel(run, config.privacy.subsets or 1, config.method.critics)
-        if anchor or progress.resumed:  # the generator is worth learning from; critics are not kept on disk
-            for _ in range(config.method.critics.warm_iterations):
-                panel.train_all(player.pool(_POOL))
-        else:
-            panel.warm_start()
+        start = EmbeddingStart.of_run(run, config.method.embedding)
+        learner = SlopeLearner(run, config.method.generator, start)
+        progress = Resumable(run, learner.released, learner.parts())
+        if start and not progress.resumed:
+            learner.fit_start(run, config.method.embedding)
+        critics = Critics.of_run(run, config.privacy.subsets or 1, config.method.critics)
+        critics.grow(learner.pool if start or progress.resumed else None)
         answering = _answering(run, config)
         turn = _paper_turn if config.method.mode == "paper" else _routed_turn
         block = max(1, run.plan.steps // _RESERVATIONS) * config.method.queries_per_step
@@ -161,37 +155,37 @@ class GsWgan(Method):
             if answering.account.remaining < config.method.queries_per_step:
                 progress.end_after(step - 1)
                 break
-            drawn, rows_private = turn(player, panel, config.method)
-            player.learn(drawn, answering.answer(rows_private, block=block).value_dp / config.privacy.clip)
+            drawn, rows_private = turn(learner, critics, config.method)
+            learner.learn(drawn, answering.answer(rows_private, block=block).value_dp / config.privacy.clip)
             if step % max(1, run.plan.steps // _REPORTS) == 0 or step == run.plan.steps:
                 answering.check_finite()
-                _report(run, step, player, rows_private)
+                _report(run, step, learner, rows_private)
         answering.check_finite()
-        return player.released
+        return learner.released
 
 
-def _routed_turn(player: SlopeLearner, panel: CriticPanel, settings: GsWganMethodConfig) -> tuple[Drawn, Tensor]:
+def _routed_turn(learner: SlopeLearner, critics: Critics, settings: GsWganMethodConfig) -> tuple[Drawn, Tensor]:
     """Generate B images, train the scheduled critics on them, then ask a secret, uniform critic about each image.
 
     Privacy: all B images are the pool of every scheduled critic and the routing is drawn afterwards, so no critic's
     training depends on the routing; asking changes no critic. Given all but routing and noise a record moves only the
     answers that are routed to its one critic: rate 1/K, sensitivity 2C.
     """
-    drawn = player.imagine(settings.queries_per_step)
-    panel.train_scheduled(drawn.pool)
-    return drawn, panel.answer(drawn.pool, panel.draw_routing(settings.queries_per_step))
+    drawn = learner.imagine(settings.queries_per_step)
+    critics.train_scheduled(drawn.pool)
+    return drawn, critics.answer(drawn.pool, critics.draw_routing(settings.queries_per_step))
 
 
-def _paper_turn(player: SlopeLearner, panel: CriticPanel, settings: GsWganMethodConfig) -> tuple[Drawn, Tensor]:
+def _paper_turn(learner: SlopeLearner, critics: Critics, settings: GsWganMethodConfig) -> tuple[Drawn, Tensor]:
     """The published step: draw one critic, train it several times, ask it about all B images.
 
     Privacy: the critic's state depends on past draws, so the draws are accounted as revealed, without amplification.
     """
-    chosen = panel.draw_routing(1)
+    chosen = critics.draw_routing(1)
     for _ in range(settings.critics.rounds):
-        panel.train(slice(int(chosen), int(chosen) + 1), player.pool(settings.critics.batch))
-    drawn = player.imagine(settings.queries_per_step)
-    return drawn, panel.answer(drawn.pool, chosen.expand(settings.queries_per_step))
+        critics.train(slice(int(chosen), int(chosen) + 1), learner.pool(settings.critics.batch))
+    drawn = learner.imagine(settings.queries_per_step)
+    return drawn, critics.answer(drawn.pool, chosen.expand(settings.queries_per_step))
 
 
 def _answering(run: Run, config: GsWganConfig) -> GaussianAnswers:
@@ -200,10 +194,10 @@ def _answering(run: Run, config: GsWganConfig) -> GaussianAnswers:
     return GaussianAnswers(run.ledger, run.randomness, clip=config.privacy.clip, event=run.plan.events[0])
 
 
-def _report(run: Run, step: int, player: SlopeLearner, rows_private: Tensor) -> None:
+def _report(run: Run, step: int, learner: SlopeLearner, rows_private: Tensor) -> None:
     """Public progress from generated images; the gradient norms of the paper's Figs. 2 and A1 stay private."""
     config = _config(run)
-    contrast = player.check_alive(player.pool(_POOL).images)
+    contrast = learner.check_alive(learner.pool(_POOL).images)
     run.report(step, contrast=contrast, answers=step * config.method.queries_per_step)
     norms = rows_private.norm(dim=1)
     run.diagnose(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from understudy.engines.critics.panel import FakePool
     from understudy.engines.learner import SlopeLearner
-    from understudy.methods.teachers.teaching import Lesson, TeacherPanel
+    from understudy.methods.teachers.teaching import Lesson, Teachers
     from understudy.runs.loop import Stateful
     from understudy.runs.run import Run
 
@@ -119,11 +119,11 @@ class SignLesson:
         """Queries that may still be asked."""
         return self.votes.account.remaining
 
-    def step(self, player: SlopeLearner, panel: TeacherPanel, block: int) -> None:
+    def step(self, learner: SlopeLearner, teachers: Teachers, block: int) -> None:
         """Ask all teachers about B images and follow the noisy vote."""
-        drawn = player.imagine(self.config.method.queries_per_step)
-        tally_dp = self.votes.release(self._tally(panel, drawn.pool), block=block).value_dp
-        self._rehearsal.learn(player, drawn, self._followed(tally_dp / panel.subsets).float())
+        drawn = learner.imagine(self.config.method.queries_per_step)
+        tally_dp = self.votes.release(self._tally(teachers, drawn.pool), block=block).value_dp
+        self._rehearsal.learn(learner, drawn, self._followed(tally_dp / teachers.subsets).float())
 
     def check(self) -> dict[str, float]:
         """The share of entries that were kept."""
@@ -139,7 +139,7 @@ class SignLesson:
         )
         return {"kept": kept}
 
-    def _tally(self, panel: TeacherPanel, pool: FakePool) -> Tensor:
+    def _tally(self, teachers: Teachers, pool: FakePool) -> Tensor:
         """The exact sum of all votes (images, values).
 
         Privacy: a record changes one teacher's gradients and so one vote for each image: 2 sqrt(k) an image.
@@ -147,7 +147,7 @@ class SignLesson:
         import torch
 
         tally = torch.zeros(pool.images.flatten(1).shape, dtype=torch.int64, device=pool.images.device)
-        for slopes_private in panel.slopes(pool):
+        for slopes_private in teachers.slopes(pool):
             coins = None
             if self.config.method.stochastic:
                 coins = torch.rand(slopes_private.shape, generator=self._random, device=tally.device)

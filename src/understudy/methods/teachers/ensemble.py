@@ -134,8 +134,7 @@ class TeacherMethod(Method):
 
         config = run.plan.config
         assert isinstance(config, TeacherConfig)
-        embedding = run.plan.events[-1] if config.privacy.embedding_share else None
-        return teach(run, self.lesson(run), config.method, config.privacy.teachers or 1, embedding)
+        return teach(run, self.lesson(run), config.method, config.privacy.teachers or 1)
 
     def _decided(self, config: TeacherConfig, domain: Domain) -> TeacherConfig:
         """The config with everything filled in that was left to the declared domain."""
@@ -149,12 +148,12 @@ class TeacherMethod(Method):
             )
         steps = max(1, (config.privacy.queries or self.queries_per_teacher * teachers) // rows)
         large = domain.shape[1] * domain.shape[2] > 16 * 16
-        panel = {
+        decided = {
             "width": method.teachers.width or (32 if large else 8),
             "per_step": min(method.teachers.per_step, teachers),
         }
         settings = {
-            "teachers": method.teachers.model_copy(update=panel),
+            "teachers": method.teachers.model_copy(update=decided),
             "generator": method.generator.decided(64, from_embedding=config.privacy.embedding_share > 0),
         }
         privacy = config.privacy.model_copy(update={"teachers": teachers, "queries": steps * rows})

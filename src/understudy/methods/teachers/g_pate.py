@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from understudy.engines.critics.panel import FakePool
     from understudy.engines.learner import SlopeLearner
-    from understudy.methods.teachers.teaching import Lesson, TeacherPanel
+    from understudy.methods.teachers.teaching import Lesson, Teachers
     from understudy.privacy.claims.votes import VoteClaim
     from understudy.runs.loop import Stateful
     from understudy.runs.run import Run
@@ -154,16 +154,16 @@ class BinLesson:
         """Queries that may still be asked: a crash may have lost more of the one kind than of the other."""
         return min(self.votes.account.remaining, self.peaks.account.remaining)
 
-    def step(self, player: SlopeLearner, panel: TeacherPanel, block: int) -> None:
+    def step(self, learner: SlopeLearner, teachers: Teachers, block: int) -> None:
         """Ask all teachers about B images and follow the confident answers."""
         import torch
 
-        drawn = player.imagine(self.config.method.queries_per_step)
+        drawn = learner.imagine(self.config.method.queries_per_step)
         directions = self._draw_directions(len(drawn.pool.images))
-        coordinates_dp = self._confident(self._tally(panel, drawn.pool, directions), panel.subsets, block)
+        coordinates_dp = self._confident(self._tally(teachers, drawn.pool, directions), teachers.subsets, block)
         slopes_dp = torch.einsum("ndp,np->nd", directions, coordinates_dp.float())
         self._show(_SLOPES, slopes_dp)
-        self._rehearsal.learn(player, drawn, slopes_dp * (self.values / self.directions) ** 0.5)
+        self._rehearsal.learn(learner, drawn, slopes_dp * (self.values / self.directions) ** 0.5)
 
     def check(self) -> dict[str, float]:
         """The share of coordinates on which the teachers agreed."""
@@ -187,7 +187,7 @@ class BinLesson:
         gaussian = torch.randn(shape, generator=self._random, device=self._random.device)
         return torch.linalg.qr(gaussian)[0]
 
-    def _tally(self, panel: TeacherPanel, pool: FakePool, directions: Tensor) -> Tensor:
+    def _tally(self, teachers: Teachers, pool: FakePool, directions: Tensor) -> Tensor:
         """Exact histograms (images, d, bins) of all teachers' votes.
 
         Privacy: a record changes one teacher's gradients, so in each of the d histograms one vote moves.
@@ -196,7 +196,7 @@ class BinLesson:
 
         shape = (len(pool.images), self.directions, self.config.method.bins)
         tally = torch.zeros(shape, dtype=torch.int64, device=pool.images.device)
-        for slopes_private in panel.slopes(pool):
+        for slopes_private in teachers.slopes(pool):
             lengths = slopes_private.norm(dim=2, keepdim=True)
             units = slopes_private / torch.where(lengths > 0, lengths, 1.0)
             self.votes.count(tally, torch.einsum("knd,ndp->knp", units, directions))

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from understudy.engines.critics.panel import FakePool
     from understudy.engines.learner import SlopeLearner
-    from understudy.methods.teachers.teaching import Lesson, TeacherPanel
+    from understudy.methods.teachers.teaching import Lesson, Teachers
     from understudy.runs.loop import Stateful
     from understudy.runs.run import Run
 
@@ -134,15 +134,15 @@ class StudentLesson:
         """Queries that may still be asked."""
         return self.votes.account.remaining
 
-    def step(self, player: SlopeLearner, panel: TeacherPanel, block: int) -> None:
+    def step(self, learner: SlopeLearner, teachers: Teachers, block: int) -> None:
         """Ask all teachers about B images, teach the student, and move other images to where it likes them better."""
-        pool = self._spread(player.pool(self.settings.queries_per_step))
-        share_dp = self.votes.release(self._tally(panel, pool), block=block).value_dp / panel.subsets
+        pool = self._spread(learner.pool(self.settings.queries_per_step))
+        share_dp = self.votes.release(self._tally(teachers, pool), block=block).value_dp / teachers.subsets
         self._shares.append(share_dp)
         self._show(_AWAY, (share_dp.mean() - share_dp)[:, None] * pool.images.flatten(1).double())
         self.student.learn(pool, share_dp.float())
-        drawn = player.imagine(self.settings.queries_per_step)
-        player.learn(drawn, self.student.slopes(drawn.pool))
+        drawn = learner.imagine(self.settings.queries_per_step)
+        learner.learn(drawn, self.student.slopes(drawn.pool))
 
     def check(self) -> dict[str, float]:
         """The share of votes for "real"."""
@@ -167,7 +167,7 @@ class StudentLesson:
         noise = torch.randn(pool.images.shape, generator=self._random, device=pool.images.device)
         return dataclasses.replace(pool, images=(pool.images + self.settings.spread * noise).clamp(0, 1))
 
-    def _tally(self, panel: TeacherPanel, pool: FakePool) -> Tensor:
+    def _tally(self, teachers: Teachers, pool: FakePool) -> Tensor:
         """The exact number of votes for "real" (images,).
 
         Privacy: a record changes one teacher's scores, so one vote for each image: 1.
@@ -175,7 +175,7 @@ class StudentLesson:
         import torch
 
         tally = torch.zeros(len(pool.images), dtype=torch.int64, device=pool.images.device)
-        for margins_private in panel.margins(pool, self.settings.threshold):
+        for margins_private in teachers.margins(pool, self.settings.threshold):
             self.votes.count(tally, margins_private)
         return tally
 

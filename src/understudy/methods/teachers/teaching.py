@@ -9,23 +9,21 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from understudy.engines.config import CriticsConfig
-from understudy.engines.critics.panel import CriticPanel, FakePool
+from understudy.engines.critics.panel import Critics, FakePool
 from understudy.engines.critics.subsets import take
-from understudy.engines.embedding.start import Anchor
+from understudy.engines.embedding.start import EmbeddingStart
 from understudy.engines.learner import Drawn, Inputs, SlopeLearner
 from understudy.errors import CheckError
 from understudy.methods.teachers.ensemble import TeachingConfig
 from understudy.models.generator import Generator
 from understudy.privacy.claims.votes import VoteRecord
-from understudy.privacy.events import Event
 from understudy.runs.loop import Resumable, Stateful
 from understudy.runs.run import Run
 
 _MOST_VALUES = 2**24  # of one block of answers; fixed by public shapes alone
 
 
-class TeacherPanel(CriticPanel):
+class Teachers(Critics):
     """K teachers that answer together.
 
     Privacy: shards are disjoint (asserted whenever the partition is loaded) and fixed; teacher k reads shard k, its own
@@ -74,7 +72,7 @@ def _mean_of_label(scores: Tensor, labels: Tensor | None) -> Tensor:
     return scores @ (same / same.sum(dim=0, keepdim=True))
 
 
-_POOL = 512  # generated images for catching up after a resume and for progress
+_POOL = 512  # generated images for progress
 _REPORTS = 100
 _RESERVATIONS = 200  # the ledger is written about so often in a run
 _STALL_CHECKS = 5
@@ -92,7 +90,7 @@ class Lesson(Protocol):
         """Queries that may still be asked."""
         ...
 
-    def step(self, player: SlopeLearner, panel: TeacherPanel, block: int) -> None:
+    def step(self, learner: SlopeLearner, teachers: Teachers, block: int) -> None:
         """One step; ``block`` executions are reserved with one write to the ledger."""
         ...
 
@@ -101,31 +99,32 @@ class Lesson(Protocol):
         ...
 
 
-def teach(run: Run, lesson: Lesson, settings: TeachingConfig, teachers: int, embedding: Event | None) -> Generator:
-    """Train teachers and generator for the planned steps; ``embedding`` is the event of a start from an embedding.
+def teach(run: Run, lesson: Lesson, settings: TeachingConfig, count: int) -> Generator:
+    """Train teachers and generator for the planned steps.
 
     Privacy: teachers train on generated images and a public schedule, all of them vote on every query, and the
     generator sees sanitized votes only. Teachers are never written to disk: a resumed run grows them again.
     """
-    anchor = None if embedding is None else Anchor.release(run, settings.embedding, embedding)
-    player = SlopeLearner(run, settings.generator, anchor)
-    progress = Resumable(run, player.released, player.parts() | lesson.parts())
-    if anchor and not progress.resumed:
-        player.fit_anchor(run, settings.embedding)
-    panel = _grown_panel(run, settings.teachers, teachers, player, from_pool=bool(anchor) or progress.resumed)
+    start = EmbeddingStart.of_run(run, settings.embedding)
+    learner = SlopeLearner(run, settings.generator, start)
+    progress = Resumable(run, learner.released, learner.parts() | lesson.parts())
+    if start and not progress.resumed:
+        learner.fit_start(run, settings.embedding)
+    teachers = Teachers.of_run(run, count, settings.teachers)
+    teachers.grow(learner.pool if start or progress.resumed else None)
     total, rows = run.plan.steps, settings.queries_per_step
     block = max(1, total // _RESERVATIONS) * rows
     for step in progress.steps(total):
         if lesson.remaining() < rows:
             progress.end_after(step - 1)
             break
-        panel.train_scheduled(player.pool(max(rows, settings.teachers.batch)))
-        lesson.step(player, panel, block)
+        teachers.train_scheduled(learner.pool(max(rows, settings.teachers.batch)))
+        lesson.step(learner, teachers, block)
         if step % max(1, total // _REPORTS) == 0 or step == total:
             figures = lesson.check()  # first: votes that say nothing are a better reason to stop than blank images
-            contrast = player.check_alive(player.pool(_POOL).images, ADVICE)
+            contrast = learner.check_alive(learner.pool(_POOL).images, ADVICE)
             run.report(step, contrast=contrast, queries=step * rows, **figures)
-    return player.released
+    return learner.released
 
 
 class Rehearsal:
@@ -139,13 +138,13 @@ class Rehearsal:
     def __init__(self, memory: int) -> None:
         self._inputs, self._slopes = deque[Inputs](maxlen=memory), deque[Tensor](maxlen=memory)
 
-    def learn(self, player: SlopeLearner, asked: Drawn, slopes_dp: Tensor) -> None:
+    def learn(self, learner: SlopeLearner, asked: Drawn, slopes_dp: Tensor) -> None:
         """One step of the generator along the new answers (images, values) and those that are remembered."""
         self._inputs.append(asked.inputs)
         self._slopes.append(slopes_dp)
         latent = torch.cat([each.latent for each in self._inputs])
         labels = torch.cat([each.labels for each in self._inputs])
-        player.learn(player.render(Inputs(latent, labels)), torch.cat(list(self._slopes)))
+        learner.learn(learner.render(Inputs(latent, labels)), torch.cat(list(self._slopes)))
 
 
 class StallWatch:
@@ -162,19 +161,6 @@ class StallWatch:
         self._silent.append(silent)
         if len(self._silent) == self._silent.maxlen and all(self._silent):
             raise CheckError(f"votes: {sentence}, so the run stops before it spends more")
-
-
-def _grown_panel(
-    run: Run, settings: CriticsConfig, teachers: int, player: SlopeLearner, *, from_pool: bool
-) -> TeacherPanel:
-    """Teachers that know their shards: against the generator where it is worth learning from, else a warm start."""
-    panel = TeacherPanel(run, teachers, settings)
-    if from_pool:
-        for _ in range(settings.warm_iterations):
-            panel.train_all(player.pool(_POOL))
-    else:
-        panel.warm_start()
-    return panel
 
 
 class VoteWatch:

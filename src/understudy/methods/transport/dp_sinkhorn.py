@@ -136,20 +136,18 @@ class DpSinkhorn(Method):
 
     def train(self, run: Run) -> Generator:
         """T steps: generate, match with a batch, clip and noise the gradient, let the generator follow it."""
-        from understudy.engines.embedding.start import Anchor
+        from understudy.engines.embedding.start import EmbeddingStart
         from understudy.engines.learner import SlopeLearner
         from understudy.methods.transport.sinkhorn import SinkhornCells
         from understudy.privacy.mechanisms import GaussianBlocks
         from understudy.runs.loop import Resumable
 
         config = _config(run)
-        anchor = None
-        if config.privacy.embedding_share:
-            anchor = Anchor.release(run, config.method.embedding, run.plan.events[1])
-        player = SlopeLearner(run, config.method.generator, anchor)
-        progress = Resumable(run, player.released, player.parts())
-        if anchor and not progress.resumed:
-            player.fit_anchor(run, config.method.embedding)
+        start = EmbeddingStart.of_run(run, config.method.embedding)
+        learner = SlopeLearner(run, config.method.generator, start)
+        progress = Resumable(run, learner.released, learner.parts())
+        if start and not progress.resumed:
+            learner.fit_start(run, config.method.embedding)
         event, transport = run.plan.events[0], config.method.transport
         cells = SinkhornCells(run, transport, config.privacy.batch or 1, event)
         answering = GaussianBlocks(run.ledger, run.randomness, clip=config.privacy.clip, event=event)
@@ -158,22 +156,22 @@ class DpSinkhorn(Method):
             if answering.account.remaining == 0:
                 progress.end_after(step - 1)
                 break
-            drawn = player.imagine(len(cells.labels), cells.labels)
+            drawn = learner.imagine(len(cells.labels), cells.labels)
             blocks_private = cells.slopes(drawn.pool.images)
             answer = answering.answer(blocks_private, block=max(1, event.count // _RESERVATIONS))
-            player.learn(drawn, answer.value_dp * unit)
+            learner.learn(drawn, answer.value_dp * unit)
             if step % max(1, run.plan.steps // _REPORTS) == 0 or step == run.plan.steps:
                 answering.check_finite()
-                _report(run, step, player, blocks_private)
-        return player.released
+                _report(run, step, learner, blocks_private)
+        return learner.released
 
 
-def _report(run: Run, step: int, player: SlopeLearner, blocks_private: Tensor) -> None:
+def _report(run: Run, step: int, learner: SlopeLearner, blocks_private: Tensor) -> None:
     """Public progress from generated images.
 
     Privacy: the norms of the blocks before clipping are private and go to the private folder alone.
     """
-    run.report(step, contrast=player.check_alive(player.pool(_POOL).images, _ADVICE))
+    run.report(step, contrast=learner.check_alive(learner.pool(_POOL).images, _ADVICE))
     norms = blocks_private.norm(dim=1)
     clipped = float((norms > _config(run).privacy.clip).float().mean())
     run.diagnose(step, gradient_norm_before=float(norms.mean()), clipped=clipped)
