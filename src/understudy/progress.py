@@ -15,20 +15,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from understudy.evaluate.parallel import DownstreamProgress, Listener
+    from understudy.evaluate.parallel import DownstreamProgress, Listeners
     from understudy.runs.run import Progress, ProgressListener
 
     Watched = tuple[ProgressListener | None, Callable[[], bool]]  # who hears of a run, and whether it is to stop
 
 _SECONDS_BETWEEN_LINES = 10.0
-
-
-@dataclass(frozen=True)
-class Listeners:
-    """Who hears of a classifier that has finished, and of other work that is counted."""
-
-    classifiers: Listener | None = None
-    counts: Callable[[str, int, int], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -40,7 +32,7 @@ class Audience:
 
     say: Callable[[str], None] = lambda sentence: None
     watch: Callable[[], AbstractContextManager[Watched]] = lambda: nullcontext((None, lambda: False))
-    scoring: Callable[[], AbstractContextManager[Listeners]] = lambda: nullcontext(Listeners())
+    scoring: Callable[[], AbstractContextManager[Listeners | None]] = nullcontext
     stopping: Callable[[], AbstractContextManager[Callable[[], bool]]] = lambda: nullcontext(lambda: False)
 
 
@@ -111,6 +103,8 @@ def show_progress() -> Iterator[ProgressListener]:
 @contextmanager
 def show_scoring() -> Iterator[Listeners]:
     """Listeners that show what an evaluation has done and how long it took."""
+    from understudy.evaluate.parallel import Listeners
+
     if not sys.stderr.isatty():
         is_time = _Pace(heard=time.monotonic())  # work that is done sooner is not worth a line
 

@@ -9,13 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from understudy.api import read_description
-from understudy.cli import comparison as comparison_module
 from understudy.cli.main import INTERRUPTED
 from understudy.errors import CheckError, InterruptedRun
+from understudy.experiments import worker
+from understudy.experiments.points import Task
 from understudy.privacy import accounting
 from understudy.privacy.ledger import Ledger
+from understudy.progress import Audience
 from understudy.release.verify import verify
+from understudy.runs.description import read_description
+from understudy.runs.folder import RunFolder
 
 from .calling import Caller
 
@@ -87,27 +90,6 @@ def test_methods_are_trained_certified_scored_and_shown_side_by_side(
 
 
 @pytest.mark.slow
-def test_the_same_command_keeps_what_is_finished_and_more_methods_add_to_it(
-    call: Caller, arguments: list[object], tmp_path: Path
-):
-    first = call(*arguments, *tiny("dp-merf", "dp-hp"))
-    assert first.code == 0, first.err
-    assert "add up" in first.out
-    assert STAMP in first.out
-    finished = {path: path.stat().st_mtime_ns for path in (tmp_path / "all").glob("runs/*/release/*")}
-    again = call(*arguments, *tiny("dp-merf", "dp-hp"))
-    assert again.code == 0
-    assert "1/" not in again.err, "nothing was left to do"
-    more = call(*arguments, *tiny("dp-merf", "gan"), "--json")
-    assert more.code == 0, more.err
-    result = more.json()
-    assert [row["method"] for row in result["rows"]] == ["dp-merf", "dp-hp", "gan"]
-    assert result["rows"][2]["epsilon"] is None
-    assert "all of them together have none" in result["totals"][0]["in_words"]
-    assert finished == {path: path.stat().st_mtime_ns for path in finished}
-
-
-@pytest.mark.slow
 def test_a_copied_comparison_goes_on_only_if_it_is_declared_to_be_moved(
     call: Caller, arguments: list[object], tmp_path: Path
 ):
@@ -132,7 +114,7 @@ def test_side_by_side_in_processes_of_their_own(
     assert len(answer.json()["rows"]) == 2
     for name in ("dp-merf", "dp-hp"):
         assert verify(tmp_path / "all" / "runs" / name).passed
-        command = read_description(tmp_path / "all" / "runs" / name).command
+        command = read_description(RunFolder(tmp_path / "all" / "runs" / name)).command
         assert command == "understudy compare --methods dp-merf,dp-hp", "as where nothing runs side by side"
         assert "Traceback" not in (tmp_path / "all" / "runs" / f"{name}.log").read_text()
 
@@ -140,14 +122,14 @@ def test_side_by_side_in_processes_of_their_own(
 def test_a_method_that_breaks_down_is_named_and_the_others_are_shown(
     call: Caller, arguments: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    train = comparison_module.bring_to_end
+    train = worker.bring_to_end
 
-    def breaks(task: comparison_module.Task) -> None:
-        if task.method == "dp-hp":
+    def breaks(task: Task, audience: Audience) -> None:
+        if task.name == "dp-hp":
             raise CheckError("votes: no consensus")
-        train(task)
+        train(task, audience)
 
-    monkeypatch.setattr(comparison_module, "bring_to_end", breaks)
+    monkeypatch.setattr(worker, "bring_to_end", breaks)
     answer = call(*arguments, *tiny("dp-hp", "dp-merf"))
     assert answer.code == 1
     assert "broke down: dp-hp: votes: no consensus" in answer.err
@@ -159,14 +141,14 @@ def test_a_method_that_breaks_down_is_named_and_the_others_are_shown(
 def test_an_interrupted_comparison_says_how_to_continue(
     call: Caller, arguments: list[object], monkeypatch: pytest.MonkeyPatch
 ):
-    train = comparison_module.bring_to_end
+    train = worker.bring_to_end
 
-    def stops(task: comparison_module.Task) -> None:
-        if task.method == "dp-hp":
+    def stops(task: Task, audience: Audience) -> None:
+        if task.name == "dp-hp":
             raise InterruptedRun("run: interrupted")
-        train(task)
+        train(task, audience)
 
-    monkeypatch.setattr(comparison_module, "bring_to_end", stops)
+    monkeypatch.setattr(worker, "bring_to_end", stops)
     answer = call(*arguments, *tiny("dp-merf", "dp-hp"))
     assert answer.code == INTERRUPTED
     assert "interrupted at dp-hp; run the same command again" in answer.err
@@ -174,6 +156,8 @@ def test_an_interrupted_comparison_says_how_to_continue(
     again = call(*arguments, *tiny("dp-merf", "dp-hp"))
     assert again.code == 0
     assert "1/1: dp-hp" in again.err
+    assert "add up" in again.out
+    assert STAMP in again.out
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from understudy.cli import sweep as sweep_module
 from understudy.cli.main import INTERRUPTED
-from understudy.errors import InterruptedRun
+from understudy.errors import InputError, InterruptedRun
+from understudy.evaluate import evaluation
+from understudy.experiments import worker
+from understudy.experiments.points import Task
+from understudy.progress import Audience
 from understudy.release.verify import verify
 
 from .calling import Answer, Caller
@@ -126,14 +129,14 @@ def test_an_interrupted_sweep_says_how_to_continue(
     call: Caller, arguments: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     sweep = [*arguments, *TEN, "--over", "method.steps=2,4"]
-    train = sweep_module._train
+    train = worker.bring_to_end
 
-    def interrupted(what: sweep_module.Sweep, task: sweep_module.Task) -> None:
+    def interrupted(task: Task, audience: Audience) -> None:
         if task.point.values["method.steps"] == 4:
             raise InterruptedRun("run: interrupted")
-        train(what, task)
+        train(task, audience)
 
-    monkeypatch.setattr(sweep_module, "_train", interrupted)
+    monkeypatch.setattr(worker, "bring_to_end", interrupted)
     answer: Answer = call(*sweep)
     assert answer.code == INTERRUPTED
     assert "point 2 of 2; run the same command again" in answer.err
@@ -146,17 +149,14 @@ def test_an_interrupted_sweep_says_how_to_continue(
 def test_a_point_that_cannot_be_scored_is_named_and_the_others_are_drawn(
     call: Caller, arguments: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from understudy.cli import evaluate
-    from understudy.errors import InputError
-
-    measure = evaluate.evaluate_release
+    measure = evaluation.evaluate_release
 
     def fails(folder: Path, *more: object) -> object:
         if folder.name == "method.steps=2":
             raise InputError("labels: class 1 is missing")
         return measure(folder, *more)
 
-    monkeypatch.setattr(evaluate, "evaluate_release", fails)
+    monkeypatch.setattr(evaluation, "evaluate_release", fails)
     answer = call(*arguments, *TEN, "--over", "method.steps=2,4")
     assert answer.code == 1
     assert "broke down: method.steps=2" in answer.err

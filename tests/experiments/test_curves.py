@@ -8,17 +8,8 @@ from pathlib import Path
 import pytest
 
 from understudy.errors import InputError
-from understudy.experiments.curves import (
-    CERTIFIED,
-    Curve,
-    PlannedPoint,
-    Point,
-    in_order,
-    parse_axis,
-    plan_points,
-    read_point,
-    shown_metrics,
-)
+from understudy.experiments.curves import CERTIFIED, Curve, Point, in_order, read_point
+from understudy.experiments.points import PlannedPoint, parse_axis, plan_points, shown_metrics
 from understudy.experiments.total import Total, total_spending
 from understudy.privacy.accounting import certified_epsilon
 from understudy.release.release import load

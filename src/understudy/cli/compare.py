@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,12 +21,19 @@ from understudy.cli.options import (
     Shape,
     command_line,
     data_options,
+    describe_points,
     print_json,
     read_settings,
+    split_names,
 )
 from understudy.errors import CheckError, InputError
 
+if TYPE_CHECKING:
+    from understudy.experiments.curves import Curve
+
 NAME = "compare"
+_PAGE = "compare.html"
+_OWN = re.compile(r"^([a-z][a-z0-9-]*):(.*)$", re.DOTALL)
 
 
 def command(
@@ -71,41 +80,86 @@ def command(
 
     Every method is certified for itself. Runs on the same data add up; what they spend together is stated.
     """
-    from understudy.cli.comparison import PAGE, describe, run_comparison
-    from understudy.cli.comparison_plan import RUNS, Task, named_methods, own_and_common
-    from understudy.methods.registry import get_method
+    from understudy.experiments.engine import Entrant, ExperimentOptions, WorkOptions
+    from understudy.experiments.engine import compare as run_comparison
+    from understudy.progress import ON_STDERR
 
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs: {jobs}; pass 1 or more, or leave it out")
-    names = named_methods(methods)
-    own_settings, own_presets = own_and_common("--set", settings or (), names), _presets(preset or [], names)
-    tasks = [
-        Task(
-            method=name,
-            folder=out / RUNS / name,
-            epsilon=epsilon if get_method(name).private else None,
-            delta=delta if get_method(name).private and epsilon is not None else None,
-            config=read_settings(config, own_settings[name], device),
-            preset=own_presets.get(name),
-            source=data_options(data, records, classes, shape, declare),
-            metrics=tuple(part.strip() for part in metrics.split(",") if part.strip()),
-            samples=samples,
-            fast=fast,
-            test_data=test_data,
-            moved=moved,
-            command=command_line(),
-        )
-        for name in names
+    names = _named_methods(methods)
+    own_settings, own_presets = _own_and_common(settings or (), names), _presets(preset or [], names)
+    options = ExperimentOptions(
+        source=data_options(data, records, classes, shape, declare),
+        epsilon=epsilon,
+        delta=delta,
+        metrics=split_names(metrics),
+        samples=samples,
+        fast=fast,
+        test_data=test_data,
+        moved=moved,
+        command=command_line(),
+    )
+    entrants = [
+        Entrant(name, read_settings(config, own_settings[name], device), own_presets.get(name)) for name in names
     ]
-    comparison = run_comparison(tasks, out, jobs)
+    work = WorkOptions(jobs, ON_STDERR, lambda found: _write_page(out, found))
+    comparison = run_comparison(entrants, out, options, work)
     if as_json:
         print_json({"out": str(out), **comparison.as_dict()})
     else:
-        typer.echo(describe(comparison))
-        typer.echo(f"comparison: {out / PAGE}")
+        typer.echo(_describe(comparison))
+        typer.echo(f"comparison: {out / _PAGE}")
     if comparison.problems:
         sentences = "; ".join(f"{name}: {sentence}" for name, sentence in comparison.problems.items())
         raise CheckError(f"compare: {len(comparison.problems)} method(s) broke down: {sentences}")
+
+
+def _write_page(out: Path, comparison: Curve) -> None:
+    """All methods on one page. Privacy: figures that were computed with real data are shown with their stamp."""
+    from understudy.experiments.points import RUNS
+    from understudy.report.report import ReportOptions, write_report
+
+    notes = tuple(total.in_words() for total in comparison.totals)
+    write_report([out / RUNS / point.folder for point in comparison.points], out / _PAGE, ReportOptions(notes=notes))
+
+
+def _describe(comparison: Curve) -> str:
+    rows = [
+        [point.method, "none" if point.epsilon is None else f"{point.epsilon:g}"]
+        + [f"{point.figures[name]:.4g}" for name in comparison.metrics]
+        + ["-" if point.seconds is None else f"{point.seconds:.0f}"]
+        for point in comparison.points
+    ]
+    return describe_points(["method", "certified epsilon", *comparison.metrics, "seconds"], rows, comparison)
+
+
+def _named_methods(text: str) -> list[str]:
+    """``a,b,c`` as methods that exist, each once."""
+    from understudy.methods.registry import get_method
+
+    names = list(split_names(text))
+    if len(names) < 2:
+        raise InputError(f"--methods: {text!r} names {len(names)}; pass at least two, such as --methods dp-merf,dpgan")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"--methods: {twice} is named twice; name each method once")
+    for name in names:
+        get_method(name)
+    return names
+
+
+def _own_and_common(texts: Sequence[str], methods: Sequence[str]) -> dict[str, list[str]]:
+    """What each method gets: texts without a name go to all, ``NAME:text`` to that method and after the common ones."""
+    common, own = [], {name: list[str]() for name in methods}
+    for text in texts:
+        match = _OWN.match(text)
+        if match is None:
+            common.append(text)
+        elif match[1] in own:
+            own[match[1]].append(match[2])
+        else:
+            raise InputError(f"--set: {text!r} is for {match[1]}, which is not compared; name it behind --methods")
+    return {name: [*common, *texts] for name, texts in own.items()}
 
 
 def _presets(texts: list[str], names: list[str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,11 +18,17 @@ from understudy.cli.options import (
     Records,
     SetValues,
     Shape,
+    command_line,
     data_options,
+    describe_points,
     print_json,
     read_settings,
+    split_names,
 )
 from understudy.errors import CheckError, InputError
+
+if TYPE_CHECKING:
+    from understudy.experiments.curves import Curve
 
 NAME = "curve"
 
@@ -70,50 +76,65 @@ def command(
 
     More values behind --over add points. Every point spends its own budget on the same data; the total is stated.
     """
-    from understudy.cli.sweep import collect_runs, run_sweep
-    from understudy.cli.sweep_plan import Sweep
+    from understudy.experiments.engine import Entrant, ExperimentOptions, WorkOptions, sweep
+    from understudy.experiments.engine import collect as collect_runs
+    from understudy.progress import ON_STDERR
 
+    names = () if metrics is None else split_names(metrics)
     if collect:
         used = {"--data": data, "--epsilon": epsilon, "--delta": delta, "--config": config, "--set": settings}
         used |= {"--samples": samples, "--device": device, "--preset": preset, "--fast": fast or None}
         used |= {"--test-data": test_data, "--moved": moved or None}
         used |= {"--repeats": repeats if repeats != 1 else None}
         _refuse("--collect draws finished runs", {name: value for name, value in used.items() if value is not None})
-        result = collect_runs([Path(folder) for folder in what], over or [], _names(metrics), out)
+        curve = collect_runs([Path(folder) for folder in what], over or [], names, out)
+        _draw(out, curve)
     else:
         if len(what) != 1:
             raise InputError(f"curve: {len(what)} methods were named; pass one, or --collect with folders of runs")
         if data is None:
             raise InputError("curve: --data is needed to run a sweep; pass for example --data digits, or use --collect")
-        sweep = Sweep(
-            method=what[0],
-            out=out,
+        options = ExperimentOptions(
             source=data_options(data, records, classes, shape, declare),
-            budget=(epsilon, delta),
-            config=read_settings(config, settings, device),
-            over=tuple(over or ()),
-            metrics=_names(metrics) or ("cnn",),
+            epsilon=epsilon,
+            delta=delta,
+            metrics=names or ("cnn",),
             samples=samples,
-            repeats=repeats,
-            preset=preset,
             fast=fast,
             test_data=test_data,
             moved=moved,
+            command=command_line(),
         )
-        result = run_sweep(sweep)
+        entrant = Entrant(what[0], read_settings(config, settings, device), preset)
+        work = WorkOptions(audience=ON_STDERR, draw=lambda found: _draw(out, found))
+        curve = sweep(entrant, over or (), out, options, repeats, work)
     if as_json:
-        print_json({"out": str(out), **result.as_dict()})
+        print_json({"out": str(out), **curve.as_dict()})
     else:
-        from understudy.cli.sweep import describe
-
-        typer.echo(describe(result))
+        typer.echo(_describe(curve))
         typer.echo(f"curve: {out / 'curve.html'}, with its figures in {out / 'curve.json'}")
-    if result.problems:
-        raise CheckError(f"curve: {len(result.problems)} point(s) broke down: {', '.join(sorted(result.problems))}")
+    if curve.problems:
+        raise CheckError(f"curve: {len(curve.problems)} point(s) broke down: {', '.join(sorted(curve.problems))}")
 
 
-def _names(metrics: str | None) -> tuple[str, ...]:
-    return () if metrics is None else tuple(name.strip() for name in metrics.split(",") if name.strip())
+def _draw(out: Path, curve: Curve) -> None:
+    """The pictures and the page. Privacy: figures that were computed with real data are shown with their stamp."""
+    from understudy.files import write_bytes
+    from understudy.report.report import write_report
+    from understudy.report.sweeps import picture_files
+
+    for name, content in picture_files(curve).items():
+        write_bytes(out / name, content)
+    write_report([out], out / "curve.html")
+
+
+def _describe(curve: Curve) -> str:
+    rows = [
+        [*(str(point.values.get(key)) for key in curve.keys), "-" if point.epsilon is None else f"{point.epsilon:g}"]
+        + [f"{point.figures[name]:.4g}" if name in point.figures else "-" for name in curve.metrics]
+        for point in curve.points
+    ]
+    return describe_points([*curve.keys, "certified epsilon", *curve.metrics], rows, curve)
 
 
 def _refuse(why: str, used: dict[str, object]) -> None:

@@ -19,6 +19,7 @@ from understudy.errors import InputError
 
 if TYPE_CHECKING:
     from understudy.data.declarations import DataOptions
+    from understudy.experiments.curves import Curve
     from understudy.methods.base import Method
     from understudy.privacy.budget import Budget
 
@@ -54,7 +55,7 @@ SetValues = Annotated[
 ]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="For tests only: marks the run as not for release.")]
-RunFolder = Annotated[Path, typer.Option("--out", help="Folder of the run; its release will be in OUT/release.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder of the run; its release will be in OUT/release.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in OUT as it was started.")]
 Moved = Annotated[
     bool, typer.Option("--moved", help="With --resume: OUT is a copy, and no other copy of the run is continued.")
@@ -108,6 +109,19 @@ def parse_labels(text: str | None) -> list[int] | None:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"labels: {text!r} is not a list of whole numbers; pass for example --labels 3,5") from None
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """``a,b`` as names."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def describe_points(head: list[str], rows: list[list[str]], found: Curve) -> str:
+    """The points of an experiment as a small table, then the price of all of them and the stamp."""
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
+    lines += [total.in_words() for total in found.totals]
+    return "\n".join([*lines, f"({found.stamp or 'the real data were declared public'})"])
 
 
 def command_line() -> str:

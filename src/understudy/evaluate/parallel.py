@@ -37,6 +37,14 @@ Listener = Callable[[DownstreamProgress], None]
 
 
 @dataclass(frozen=True)
+class Listeners:
+    """Who hears of a classifier that has finished, and of other work that is counted."""
+
+    classifiers: Listener | None = None
+    counts: Callable[[str, int, int], None] | None = None
+
+
+@dataclass(frozen=True)
 class Crew:
     """How many processes train classifiers, and who hears of it."""
 

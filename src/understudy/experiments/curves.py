@@ -1,7 +1,7 @@
-"""Curves: privacy against utility over the points of a sweep, each of which is a run of its own with a certificate.
+"""What an experiment has found: its points, each a run of its own with a certificate, as a curve or side by side.
 
-A sweep lays values of one or two settings over a base; the first setting is the horizontal axis, the second gives one
-line for each of its values, and repeated points give a mean with a deviation.
+The first key of a curve is its horizontal axis, the second gives one line for each of its values, and repeated points
+give a mean with a deviation. A comparison has methods instead of keys.
 
 Privacy: the figures of a point are computed with real data and carry the stamp of their evaluation. Every point spends
 its own budget on the same data, so a curve states what all of them together have spent.
@@ -9,56 +9,29 @@ its own budget on the same data, so a curve states what all of them together hav
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from understudy.errors import InputError
 from understudy.evaluate.evaluation import STAMP
+from understudy.experiments.points import BUDGET_KEYS, PlannedPoint, hashable, shown_value
 from understudy.experiments.total import Total, read_object
 from understudy.privacy.certificate import read_certificate
 from understudy.release.folders import CERTIFICATE, find_release
+from understudy.runs.folder import RunFolder
 
-BUDGET_KEYS = ("epsilon", "delta")
+CURVE_FILE, COMPARE_FILE = "curve.json", "compare.json"
 CERTIFIED = "certified epsilon"
-MOST_POINTS = 1000
 _MOST_NORMS = 200  # of a run, in the file of a curve
 
 
 @dataclass(frozen=True)
-class Axis:
-    """A setting by its dotted name, or ``epsilon`` or ``delta`` of the budget, and the values to try."""
-
-    key: str
-    values: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class PlannedPoint:
-    """The settings of one point of a sweep; ``repeat`` counts from 1."""
-
-    values: dict[str, Any]
-    repeat: int = 1
-
-    @property
-    def name(self) -> str:
-        """The name of its folder: readable, and different for different points."""
-        text = ",".join(f"{key}={_shown(value)}" for key, value in self.values.items())
-        plain = re.sub(r"[^A-Za-z0-9._=,+-]", "_", text)[:100]
-        mark = "" if plain == text else "-" + sha256(text.encode()).hexdigest()[:8]
-        return f"{plain}{mark}{f'~{self.repeat}' if self.repeat > 1 else ''}"
-
-
-@dataclass(frozen=True)
 class Point:
-    """One finished run of a sweep: its settings, its certified price and its figures."""
+    """One finished run of an experiment: its settings, its certified price and its figures."""
 
     folder: str
     method: str
@@ -86,7 +59,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Curve:
-    """A sweep as far as it has come."""
+    """An experiment as far as it has come."""
 
     keys: tuple[str, ...]
     metrics: tuple[str, ...]
@@ -135,41 +108,23 @@ class Curve:
         }
 
     def _line_of(self, point: Point) -> str:
-        named = [f"{key} = {_shown(point.values.get(key))}" for key in self.keys[1:]]
+        named = [f"{key} = {shown_value(point.values.get(key))}" for key in self.keys[1:]]
         several = len({each.method for each in self.points}) > 1
         return ", ".join(([point.method] if several else []) + named) or point.method
 
 
-def parse_axis(text: str) -> Axis:
-    """``privacy.queries=1000,2000`` as an axis; values are read as JSON, else as text."""
-    key, separator, raw = text.partition("=")
-    key = key.strip()
-    if not separator or not key or not raw.strip():
-        raise InputError(f"--over: {text!r} is not of the form key=value,value; for example epsilon=1,3,10")
-    values = tuple(_parsed(part.strip()) for part in re.split(r",(?![^\[]*\])", raw) if part.strip())
-    if len({_hashable(value) for value in values}) < len(values):
-        raise InputError(f"--over: {text!r} names a value twice; use --repeats to run points several times")
-    if key in BUDGET_KEYS and not all(isinstance(value, (int, float)) for value in values):
-        raise InputError(f"--over: {text!r}: {key} takes numbers; for example {key}=1,3,10")
-    return Axis(key, values)
+class Comparison(Curve):
+    """Methods side by side: points that differ in their method, so there is nothing to draw them against."""
 
-
-def plan_points(axes: Sequence[Axis], repeats: int = 1) -> list[PlannedPoint]:
-    """Every combination of the values, each ``repeats`` times."""
-    if not axes:
-        raise InputError("--over: nothing to vary was named; pass for example --over epsilon=1,3,10")
-    if len(axes) > 2:
-        raise InputError(f"--over: {len(axes)} settings to vary; pass one for the axis and at most one for the lines")
-    if len({axis.key for axis in axes}) < len(axes):
-        raise InputError(f"--over: {axes[0].key} is named twice; put all of its values behind one --over")
-    if repeats < 1:
-        raise InputError(f"--repeats: {repeats}; pass 1 or more")
-    count = math.prod(len(axis.values) for axis in axes) * repeats
-    if count > MOST_POINTS:
-        raise InputError(f"--over: {count} runs; at most {MOST_POINTS} make a curve, so name fewer values")
-    combinations = itertools.product(*(axis.values for axis in axes))
-    chosen = [dict(zip((axis.key for axis in axes), values, strict=True)) for values in combinations]
-    return [PlannedPoint(values, repeat) for repeat in range(1, repeats + 1) for values in chosen]
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for ``compare.json``."""
+        names = ("method", "folder", "epsilon", "delta", "figures", "runs_on_this_data", "seconds")
+        told = super().as_dict()
+        return {
+            **{name: told[name] for name in ("schema", "metrics", "stamp")},
+            "rows": [{name: point[name] for name in names} for point in told["points"]],
+            **{name: told[name] for name in ("totals", "problems")},
+        }
 
 
 def in_order(points: Sequence[Point]) -> tuple[Point, ...]:
@@ -190,10 +145,11 @@ def read_point(folder: Path, keys: Sequence[str], metrics: Sequence[str], planne
 
     Privacy: copies figures that were computed with real data, together with their stamp.
     """
-    if not (folder / "run.json").is_file():
+    files = RunFolder(folder)
+    if not files.begun:
         raise InputError(f"curve: {folder} is not the folder of a run; pass folders that `understudy train` wrote")
-    run, certificate = read_object(folder / "run.json", "run"), read_certificate(find_release(folder) / CERTIFICATE)
-    evaluation = read_object(folder / "evaluation.json", "evaluation") if (folder / "evaluation.json").is_file() else {}
+    run, certificate = read_object(files.description, "run"), read_certificate(find_release(folder) / CERTIFICATE)
+    evaluation = read_object(files.evaluation, "evaluation") if files.evaluation.is_file() else {}
     figures, headline = figures_of(evaluation), next(iter(certificate.guarantees), None)
     wanted = list(metrics) or list(figures)
     missing = [name for name in wanted if name not in figures]
@@ -209,19 +165,11 @@ def read_point(folder: Path, keys: Sequence[str], metrics: Sequence[str], planne
         delta=headline.delta if headline else None,
         figures={name: figures[name] for name in wanted},
         runs_on_this_data=certificate.runs_on_this_data,
-        seconds=_seconds(folder / "progress.jsonl"),
+        seconds=_seconds(files.progress),
         stamp=evaluation.get("stamp", STAMP),
         clip=_clip(run),
-        norms=_norms(folder / "private" / "diagnostics.jsonl"),
+        norms=_norms(files.diagnostics),
     )
-
-
-def shown_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
-    """The figures that a curve shows: those asked for, and for all classifiers together their two averages."""
-    names: list[str] = []
-    for metric in metrics:
-        names += ["average_accuracy", "calibrated_accuracy"] if metric == "downstream" else [metric]
-    return tuple(dict.fromkeys(names))
 
 
 def figures_of(evaluation: Mapping[str, Any]) -> dict[str, float]:
@@ -239,26 +187,11 @@ def _line(name: str, group: Sequence[Sequence[Point]], metric: str, against: str
         prices = [point.epsilon for point in points if point.epsilon is not None]
         if against == CERTIFIED and not prices:
             continue  # without a guarantee there is no place on this axis
-        position = fmean(prices) if against == CERTIFIED else _hashable(points[0].values.get(against))
+        position = fmean(prices) if against == CERTIFIED else hashable(points[0].values.get(against))
         rows.append((position, fmean(figures), stdev(figures) if len(figures) > 1 else 0.0))
     if all(isinstance(row[0], (int, float)) for row in rows):
         rows.sort(key=lambda row: float(row[0]))
     return Line(name, *(tuple(column) for column in zip(*rows, strict=True))) if rows else Line(name, (), (), ())
-
-
-def _hashable(value: Any) -> Any:
-    return value if isinstance(value, (int, float, str, bool, type(None))) else json.dumps(value)
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _value_of(run: Mapping[str, Any], key: str, folder: Path) -> Any:

@@ -16,6 +16,7 @@ from understudy.privacy.certificate import Certificate, read_certificate
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
 from understudy.release.folders import CERTIFICATE
+from understudy.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def total_spending(folders: Sequence[Path]) -> tuple[Total, ...]:
     """What the runs have spent together, for each data set; runs that broke down count as well."""
     groups: dict[tuple[str, str], list[Path]] = {}
     for folder in folders:
-        run = read_object(folder / "run.json", "run")
+        run = read_object(RunFolder(folder).description, "run")
         groups.setdefault((str(run.get("data")), json.dumps(run.get("domain"), sort_keys=True)), []).append(folder)
     return tuple(_total(data, runs) for (data, _), runs in groups.items())
 
@@ -57,9 +58,10 @@ def _total(data: str, folders: Sequence[Path]) -> Total:
         certificate = _certificate(folder)
         if certificate is not None and not certificate.guarantees:
             return Total(data, len(folders), None, 1.0)
-        events += Ledger.open(folder / "ledger.jsonl").events()
+        events += Ledger.open(RunFolder(folder).ledger).events()
         if certificate is None:
-            deltas.append(float((read_object(folder / "run.json", "run").get("budget") or {}).get("delta", 1.0)))
+            run = read_object(RunFolder(folder).description, "run")
+            deltas.append(float((run.get("budget") or {}).get("delta", 1.0)))
             continue
         headline = certificate.headline
         deltas.append(headline.accounted_delta)
@@ -75,7 +77,7 @@ def _total(data: str, folders: Sequence[Path]) -> Total:
 
 
 def _certificate(folder: Path) -> Certificate | None:
-    path = folder / "release" / CERTIFICATE
+    path = RunFolder(folder).release / CERTIFICATE
     return read_certificate(path) if path.is_file() else None
 
 

@@ -12,14 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from understudy.errors import InputError
-from understudy.experiments.curves import CERTIFIED, Curve, Point
+from understudy.experiments.curves import CERTIFIED, CURVE_FILE, Curve, Point
 from understudy.experiments.total import Total
 from understudy.files import read_json
 from understudy.report import charts
 from understudy.report.subjects import name_of
 from understudy.report.views import NOTHING, STAMP
 
-CURVE_FILE = "curve.json"
 _TITLES = {"fid": "FID (lower is better)", "is": "Inception score (higher is better)", "cnn": "CNN accuracy"}
 _NUMBERS = ("fid", "fid[lenet]", "is")  # all other figures are shares
 _WIDE = 20  # an axis whose largest value is so many times its smallest is drawn logarithmically

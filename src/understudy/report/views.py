@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from understudy.experiments.reproduce import train_command
 from understudy.privacy import meaning
 from understudy.privacy.certificate import Certificate, Guarantee
 from understudy.privacy.claims.bayesian_claim import claim_in_words
 from understudy.privacy.claims.kept import kept_claim_in_words
 from understudy.report import charts, pictures
 from understudy.report.published import comparable_rows, published_note
-from understudy.report.reproduce import train_command
 from understudy.report.subjects import Subject
 
 STAMP = "not private: do not publish"

@@ -1,15 +1,16 @@
-"""How to make such a generator again: a command built from public facts only, so that no private path is in it."""
+"""How to make such a generator or curve again: commands built from public facts only, without any private path."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from understudy.data.catalog import is_known, known_set
 from understudy.data.domain import Domain
 from understudy.errors import InputError
+from understudy.experiments.points import Entrant, ExperimentOptions, PlannedPoint
 from understudy.methods.config import build_config
 from understudy.methods.registry import get_method
 
@@ -30,6 +31,28 @@ def train_command(
     parts += [f"--set {shlex.quote(f'{key}={_text(value)}')}" for key, value in changed_settings(method, config)]
     parts.append("--out runs/again")
     return " \\\n  ".join(parts)
+
+
+def curve_command(entrant: Entrant, options: ExperimentOptions, points: Sequence[PlannedPoint]) -> str:
+    """The ``understudy curve`` that repeats a sweep; where the data and the results lie is not part of it."""
+    source, tested = options.source, options.test_data
+    named = source.source if is_known(source.source) else PLACEHOLDER
+    words: list[tuple[str, Any]] = [("--records", source.records), ("--classes", source.classes)]
+    words += [("--shape", source.shape), *(("--declare", text) for text in source.declared)]
+    words += [("--epsilon", options.epsilon), ("--delta", options.delta)]
+    for key in points[0].values:
+        values = dict.fromkeys(json.dumps(point.values[key]).strip('"') for point in points)
+        words.append(("--over", f"{key}={','.join(values)}"))
+    words.append(("--preset", entrant.preset))
+    words += [("--set", f"{key}={_text(value)}") for key, value in changed_settings(entrant.method, entrant.config)]
+    words.append(("--test-data", tested if tested is None or is_known(tested) else f"{PLACEHOLDER}-TEST"))
+    words += [("--metrics", ",".join(options.metrics)), ("--samples", options.samples)]
+    repeats = max(point.repeat for point in points)
+    words.append(("--repeats", repeats if repeats > 1 else None))
+    lines = [shlex.join(["understudy", "curve", entrant.method, "--data", named])]
+    lines += [shlex.join([name, str(value)]) for name, value in words if value is not None]
+    lines += ["--fast"] if options.fast else []
+    return " \\\n  ".join([*lines, "--out runs/curve"])
 
 
 def changed_settings(method: str, config: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from understudy.api import read_description
 from understudy.cli.main import run as run_command
 from understudy.data.domain import Domain
+from understudy.experiments.reproduce import changed_settings, train_command
 from understudy.release.release import load
 from understudy.report.report import write_report
-from understudy.report.reproduce import changed_settings, train_command
+from understudy.runs.description import read_description
+from understudy.runs.folder import RunFolder
 
 TINY = ["method.frequencies=20", "method.steps=4", "method.batch=20", "method.width=4", "method.latent=4"]
 
@@ -68,6 +69,6 @@ def test_the_command_on_the_page_plans_the_same_accesses(tmp_path: Path, monkeyp
     assert run_command(again) == 0
     first, second = load(tmp_path / "first").certificate, load(tmp_path / "runs" / "again").certificate
     assert first.events == second.events
-    descriptions = [read_description(tmp_path / place) for place in ("first", "runs/again")]
+    descriptions = [read_description(RunFolder(tmp_path / place)) for place in ("first", "runs/again")]
     assert descriptions[0].config == descriptions[1].config
     assert descriptions[0].domain == descriptions[1].domain
