@@ -23,7 +23,7 @@ import torch
 
 from understudy.privacy import mechanisms
 from understudy.privacy import mechanisms as vote_mechanisms
-from understudy.privacy.randomness.streams import streams as randomness
+from understudy.privacy.randomness import streams as randomness
 from understudy.release import release
 from understudy.runs import run
 

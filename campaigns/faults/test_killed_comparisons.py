@@ -15,7 +15,7 @@ from tests.helpers.runs import read_lines
 from understudy.errors import InputError
 from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify
-from understudy.runs.run import locked
+from understudy.runs.folder import locked
 
 from .conftest import Launcher
 
