@@ -28,6 +28,7 @@ from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.methods.config import apply_settings
 from understudy.privacy.claims.kept import kept_claims
 from understudy.release.grid import grid_png
+from understudy.runs.folder import RunFolder
 
 
 def main() -> None:
@@ -37,7 +38,7 @@ def main() -> None:
         run = options.run or Path(folder) / "run"
         costs = train(options, run, device)
         release = us.load_release(run / "release")
-        others = [claim.model_dump() for claim in kept_claims(run / "private")]
+        others = [claim.model_dump() for claim in kept_claims(RunFolder(run).claims)]
         target(options, ".png").write_bytes(grid_png(release, options.temperature))
     row = {
         "method": options.method,

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import understudy
+from understudy.runs.folder import RunFolder
 
 SOURCE = Path(understudy.__file__).parent
 STAGES = (  # a module imports from its own stage and earlier ones, never from a later one
@@ -29,7 +30,7 @@ STAGES = (  # a module imports from its own stage and earlier ones, never from a
     ("federated",),
     ("release",),
     ("evaluate",),
-    ("api", "annotation", "progress"),
+    ("api", "progress"),
     ("experiments",),
     ("report",),
     ("inspection",),
@@ -122,8 +123,9 @@ def test_imports_inside_say_where_things_come_from():
 _IMPORT_LIGHTLY = """
     import importlib, json, pkgutil, sys
 
-    names = [f"understudy.{name}" for name in ("release.verify", "privacy.meaning", "privacy.ledger", "privacy.plan")]
-    for package in ("understudy.cli", "understudy.data", "understudy.privacy.accounting"):
+    light = ("api", "release.verify", "privacy.meaning", "privacy.ledger", "privacy.plan")
+    names = [f"understudy.{name}" for name in light]
+    for package in ("understudy.cli", "understudy.data", "understudy.privacy.accounting", "understudy.runs"):
         module = importlib.import_module(package)
         names += [f"{package}.{each.name}" for each in pkgutil.iter_modules(module.__path__)]
     from understudy.methods.registry import _METHODS
@@ -154,6 +156,29 @@ def torch_in_accounting(name: str, tree: ast.Module) -> Iterator[str]:
 
 def test_accounting_does_without_torch_even_inside_functions():
     assert problems(torch_in_accounting) == []
+
+
+# One owner of a run on disk
+
+_FILES = [getattr(RunFolder(Path("run")), name) for name, kind in vars(RunFolder).items() if isinstance(kind, property)]
+NAMES_OF_A_RUN = {path.name for path in _FILES if isinstance(path, Path)}
+NOT_OF_A_RUN = {("evaluate/private_cache.py", "private")}  # a folder of that name in the user's cache
+
+
+def names_of_files_of_a_run(name: str, tree: ast.Module) -> Iterator[str]:
+    """A file is named in ``runs/folder.py`` alone; a folder is called by a common word, so what counts is a path."""
+    if name == "runs/folder.py":
+        return
+    for node in ast.walk(tree):
+        part = node.right if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else node
+        spelled = part.value if isinstance(part, ast.Constant) else None
+        if spelled in NAMES_OF_A_RUN and (part is not node or "." in spelled) and (name, spelled) not in NOT_OF_A_RUN:
+            yield f"line {part.lineno} spells {spelled}; ask RunFolder"
+
+
+def test_only_the_folder_of_a_run_names_its_files():
+    assert {"run.json", "ledger.jsonl", "data.sha256", "release", "private"} <= NAMES_OF_A_RUN
+    assert problems(names_of_files_of_a_run) == []
 
 
 # Nothing that could run code, and no way around the mechanisms
@@ -279,6 +304,9 @@ def test_every_method_in_a_family_is_registered_where_it_lives():
         (imports_that_hide_where_things_are, "data/x.py", "from understudy.data import *"),
         (imports_that_hide_where_things_are, "data/x.py", "import understudy"),
         (torch_in_accounting, "privacy/accounting/x.py", "def f():\n    import torch.nn"),
+        (names_of_files_of_a_run, "cli/x.py", "path = folder / 'run.json'"),
+        (names_of_files_of_a_run, "cli/x.py", "PATH = 'ledger.jsonl'"),
+        (names_of_files_of_a_run, "cli/x.py", "place = out / 'release'"),
         (code_from_files, "data/x.py", "import pickle"),
         (code_from_files, "data/x.py", "def f():\n    from joblib import load"),
         (code_from_files, "data/x.py", "torch.load(path)"),

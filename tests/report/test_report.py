@@ -16,6 +16,7 @@ from understudy.privacy.claims.kept import keep_claims
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.release.release import load
 from understudy.report.report import ReportOptions, write_report
+from understudy.runs.folder import RunFolder
 
 from ..helpers.data import tiny_data
 from ..release.building import make_release
@@ -122,7 +123,7 @@ def test_a_public_page_holds_nothing_private(run: Path, tmp_path: Path):
 def test_a_kept_claim_is_shown_under_a_stamp_and_never_in_public(run: Path, tmp_path: Path):
     event = Event(noise_multiplier=2.0, sensitivity="C", sampling=PoissonSampling(rate=0.02), count=10)
     claim = BayesianAccountant(BayesianConfig(), event).claim()
-    keep_claims(run / "private", [claim], load(run).certificate.guarantees)
+    keep_claims(RunFolder(run).claims, [claim], load(run).certificate.guarantees)
     text = write_report([run], tmp_path / "report.html").read_text()
     _, shown = text.split("Bayesian DP</", 1)
     assert shown.index(STAMP) < shown.index("The guarantee of the same run: epsilon") < shown.index("epsilon_mu")

@@ -32,6 +32,7 @@ from understudy.privacy.budget import Budget
 from understudy.privacy.events import CLASS_MEANS, Event
 from understudy.privacy.plan import Plan
 from understudy.release.release import Release
+from understudy.runs.folder import RunFolder
 
 EMBEDDINGS = (CLASS_MEANS, "clients' mean embeddings")
 _SAMPLES = 4000
@@ -156,13 +157,13 @@ def _known(run: AuditedRun, features: Features, classes: int) -> Tensor:
 
 def _features(run: AuditedRun) -> Features | None:
     """The public features of the run's embedding, from what it kept; None for features of codes."""
-    folder, settings = run.folder / "private", run.release.method_config["method"]
-    if (folder / "groups.safetensors").exists():
-        groups = read_tensors(folder / "groups.safetensors")[0]["groups"]
+    kept, settings = RunFolder(run.folder), run.release.method_config["method"]
+    if kept.groups.exists():
+        groups = read_tensors(kept.groups)[0]["groups"]
         own = {key: value for key, value in settings.items() if key in HermiteConfig.model_fields}
         hermite = HermiteConfig.model_validate(own)
         return lambda images: HermiteFeatures(groups, images[0].numel(), hermite)(images)
-    if "autoencoder" in settings or not (folder / "frequencies.safetensors").exists():
+    if "autoencoder" in settings or not kept.frequencies.exists():
         return None
-    frequencies = read_tensors(folder / "frequencies.safetensors")[0]["frequencies"]
+    frequencies = read_tensors(kept.frequencies)[0]["frequencies"]
     return Embedding(frequencies, settings.get("embedding", settings)["size_share"])

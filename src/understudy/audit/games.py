@@ -36,6 +36,7 @@ from understudy.privacy.ledger import Ledger
 from understudy.privacy.mechanisms import GaussianBlocks, GaussianSum
 from understudy.privacy.plan import Plan
 from understudy.privacy.randomness.streams import Randomness
+from understudy.runs.folder import RunFolder
 from understudy.runs.run import Run
 
 Included = NDArray[np.bool_]
@@ -74,7 +75,7 @@ def bench() -> Iterator[Bench]:
     """A bench in a temporary folder."""
     with TemporaryDirectory(prefix="understudy-audit-") as name:
         folder = Path(name)
-        yield Bench(folder, Ledger.create(folder / "ledger.jsonl"), Randomness())
+        yield Bench(folder, Ledger.create(RunFolder(folder).ledger), Randomness())
 
 
 def log_ratios(outputs: Numbers, shift: float, rate: float = 1.0) -> Numbers:
@@ -183,6 +184,6 @@ class ReleasedEmbedding:
             plan = Plan("audit", MethodConfig(), domain, NoBudget(), (event,), 1.0, 1, 0, 0.0, 0.0)
             run = Run(place.folder, plan, data, place.ledger, place.randomness, CPU)
             release_means(run, LongFeatures(), event)
-            total_dp = read_tensors(run.private / "embedding.safetensors")[0]["total_dp"]
+            total_dp = read_tensors(run.files.embedding)[0]["total_dp"]
         outputs = total_dp.numpy().sum(axis=1) / 3**0.5 / event.noise_multiplier
         return log_ratios(outputs, 1 / event.noise_multiplier)

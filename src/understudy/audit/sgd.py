@@ -33,6 +33,7 @@ from understudy.privacy.events import PoissonSampling
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.mechanisms import GaussianSum, clip_rows
 from understudy.privacy.randomness.streams import Randomness
+from understudy.runs.folder import RunFolder
 from understudy.runs.run import Run
 
 
@@ -90,7 +91,7 @@ def step_scores(audited: AuditedRun) -> Numbers:
     """
     folder = audited.folder / "steps"
     make_folder(folder, "audit")
-    run = Run(folder, audited.plan(), audited.audited, Ledger.create(folder / "ledger.jsonl"), Randomness(), _CPU)
+    run = Run(folder, audited.plan(), audited.audited, Ledger.create(RunFolder(folder).ledger), Randomness(), _CPU)
     event = run.plan.events[0]
     witness = StepWitness(str(event.purpose), event.noise_multiplier * _clip(run))
     run.ledger.witness = witness

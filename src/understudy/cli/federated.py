@@ -29,6 +29,7 @@ from understudy.cli.options import (
     refuse_moved_alone,
 )
 from understudy.errors import InputError
+from understudy.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from understudy.release.release import Release
@@ -250,10 +251,10 @@ def _tell(release: Release, out: Path, as_json: bool) -> None:
         guarantees = [guarantee.model_dump(exclude_none=True) for guarantee in claims]
         headline = release.certificate.headline
         print_json({
-            "run": str(out), "release": str(out / "release"), "method": release.method, "epsilon": headline.epsilon,
-            "delta": headline.delta, "guarantees": guarantees,
+            "run": str(out), "release": str(RunFolder(out).release), "method": release.method,
+            "epsilon": headline.epsilon, "delta": headline.delta, "guarantees": guarantees,
         })  # fmt: skip
         return
     for line in by_viewer(claims):
         typer.echo(line)
-    typer.echo(f"the release is in {out / 'release'}")
+    typer.echo(f"the release is in {RunFolder(out).release}")

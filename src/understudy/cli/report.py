@@ -9,6 +9,7 @@ import typer
 
 from understudy.cli.options import Classes, Declare, Json, Records, Shape, data_options, print_json
 from understudy.errors import InputError
+from understudy.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from understudy.data import ImageDataset
@@ -72,7 +73,7 @@ def _first_domain(folders: list[Path]) -> Domain:
     from understudy.release.folders import CONFIG, find_release
 
     for folder in folders:
-        if (folder / CONFIG).is_file() or (folder / "release" / CONFIG).is_file():
+        if (folder / CONFIG).is_file() or (RunFolder(folder).release / CONFIG).is_file():
             return read_config(find_release(folder) / CONFIG).domain
     raise InputError(f"report: {folders[0]} holds no release, so there is nothing to compare --data with; leave it out")
 

@@ -30,6 +30,7 @@ from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness.streams import Randomness
+from understudy.runs.folder import RunFolder
 
 _CPU = torch.device("cpu")
 _KEPT_ANSWERS = 2
@@ -68,7 +69,7 @@ class Client:
         check_membership(contract, membership, data)
         check_affordable(contract, membership.budget)
         self.folder, self.contract, self.membership = folder, contract, membership
-        make_folder(folder / "private" / "answers", "client")
+        make_folder(RunFolder(folder).private / "answers", "client")
         self._mechanism = self._open_ledger(randomness or Randomness())
         home = Home(randomness or Randomness(), _CPU)
         assignment = torch.zeros(len(data), dtype=torch.long)
@@ -116,7 +117,7 @@ class Client:
         Privacy: replacing the records moves it by at most 2C, C = 1: one Gaussian, on disk before the noise is drawn.
         """
         assert self._embedding is not None, "its contract has one"
-        path = self.folder / "private" / "embedding.bin"
+        path = RunFolder(self.folder).private / "embedding.bin"
         if not path.exists():
             row_dp = self._embedding.answer(self._embedding_row(), 1, "embedding")
             if row_dp is None:
@@ -216,7 +217,7 @@ class Client:
         return messages.encode_answer(Answer(number, self.membership.client, status, key, rows_dp), self.contract)
 
     def _answer_path(self, number: int) -> Path:
-        return self.folder / "private" / "answers" / f"{number:08d}.bin"
+        return RunFolder(self.folder).private / "answers" / f"{number:08d}.bin"
 
 
 def fake_pool(images: messages.Images, device: torch.device = _CPU) -> FakePool:
@@ -258,7 +259,7 @@ def check_affordable(contract: Contract, budget: Budget) -> None:
 
 def _critic_path(folder: Path) -> Path:
     """Where a client keeps its critic, with the mark of the ledger it rests on."""
-    return folder / "private" / "critic.safetensors"
+    return RunFolder(folder).private / "critic.safetensors"
 
 
 def open_ledger(folder: Path) -> Ledger:
@@ -267,13 +268,13 @@ def open_ledger(folder: Path) -> Ledger:
     Privacy: a client that has a critic or answers but no ledger, or one that does not hold what it held when its critic
     was saved, has lost the record of its spending, so it must not go on to count from there.
     """
-    path, critic = folder / "ledger.jsonl", _critic_path(folder)
+    path, critic = RunFolder(folder).ledger, _critic_path(folder)
     if path.exists():
         ledger = Ledger.open(path)
         if critic.exists() and not ledger.has_passed(read_tensors(critic)[1].get(_MARK, "")):
             raise lost_ledger(folder)
         return ledger
-    if critic.exists() or any((folder / "private").glob("answers/*.bin")):
+    if critic.exists() or any(RunFolder(folder).private.glob("answers/*.bin")):
         raise lost_ledger(folder)
     return Ledger.create(path)
 
@@ -281,8 +282,9 @@ def open_ledger(folder: Path) -> Ledger:
 def lost_ledger(folder: Path) -> InputError:
     """The one sentence about a ledger that is gone or has lost records."""
     return InputError(
-        f"ledger: {folder / 'ledger.jsonl'} does not hold what it held when this client last answered, so its spending "
-        "is unknown and nothing is answered; bring the file back from a copy, or take part in a new federation only"
+        f"ledger: {RunFolder(folder).ledger} does not hold what it held when this client last answered, so its "
+        "spending is unknown and nothing is answered; bring the file back from a copy, or take part in a new "
+        "federation only"
     )
 
 

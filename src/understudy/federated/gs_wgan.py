@@ -142,7 +142,7 @@ class GsWganFederated(FederatedMethod):
         contract = federation_contract(config, run.plan.domain)
         clients = _fleet(run, contract)
         generator = SlopeLearner(run, config.method.generator, _start(run, contract, clients))
-        desk = RoutingDesk(contract.limits, run.randomness.bits, run.private / "routing.json")
+        desk = RoutingDesk(contract.limits, run.randomness.bits, run.files.routing)
         progress = Resumable(run, generator.released, generator.parts())
         if generator.start and not progress.resumed:
             generator.fit_start(run, config.method.embedding)
@@ -208,7 +208,7 @@ def _start(run: Run, contract: Contract, clients: Fleet) -> EmbeddingStart | Non
     if contract.embedding is None:
         return None
     mechanism = GaussianParts(run.ledger, run.randomness, clip=1.0, event=run.plan.events[1])
-    total_dp = clients.embedding(mechanism, run.private / "embedding.safetensors").to(run.device)
+    total_dp = clients.embedding(mechanism, run.files.embedding).to(run.device)
     return EmbeddingStart(features(contract, run.device), noisy_means(total_dp, contract))
 
 

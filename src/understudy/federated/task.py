@@ -21,8 +21,9 @@ from understudy.federated.updates import UpdateClient
 from understudy.files import make_folder, read_json, write_text
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
+from understudy.runs.folder import RunFolder
 
-CONTRACT, TERMS, LEDGER = "contract.json", "client.json", "ledger.jsonl"
+CONTRACT, TERMS = "contract.json", "client.json"
 
 
 class ClientTerms(BaseModel):
@@ -85,7 +86,7 @@ def _present_data(folder: Path, contract: Contract, membership: Membership, say:
         data = client_data(read_terms(folder), contract)
         check_membership(contract, membership, data)
     except Exception as error:
-        if not (folder / "private").is_dir():
+        if not RunFolder(folder).private.is_dir():
             raise
         say(f"data: they cannot be read now, so this client answers with noise alone until they can: {error}")
         return no_records(contract.domain, "unreadable")
@@ -101,11 +102,11 @@ def read_spending(folder: Path) -> dict[str, float | int | str]:
             f"spending: {contract.kind} promises a client nothing against the server, so there is nothing to count; "
             "the guarantee against the public is in the certificate"
         )
-    if not (folder / LEDGER).exists():
-        if (folder / "private").is_dir():
+    if not RunFolder(folder).ledger.exists():
+        if RunFolder(folder).private.is_dir():
             raise lost_ledger(folder)
         with TemporaryDirectory() as place:
-            return spending(Ledger.create(Path(place) / LEDGER), contract, membership)
+            return spending(Ledger.create(RunFolder(Path(place)).ledger), contract, membership)
     return spending(open_ledger(folder), contract, membership)
 
 

@@ -36,6 +36,7 @@ from understudy.files import make_folder, write_bytes
 from understudy.models.critic import CriticConfig
 from understudy.privacy.mechanisms import clip_rows
 from understudy.privacy.randomness.streams import Randomness
+from understudy.runs.folder import RunFolder
 
 _QUESTION, _ANSWER = b"USW1", b"USU1"
 _HEAD = struct.Struct(
@@ -137,7 +138,7 @@ class UpdateClient:
     def __init__(self, folder: Path, contract: Contract, membership: Membership, data: ImageDataset) -> None:
         check_membership(contract, membership, data)
         self.folder, self.contract, self.membership = folder, contract, membership
-        make_folder(folder / "private" / "answers", "client")
+        make_folder(RunFolder(folder).private / "answers", "client")
         home = Home(Randomness(), torch.device("cpu"))
         self._critic = Critics(data, torch.zeros(len(data), dtype=torch.long), 1, contract.critics, home)
 
@@ -151,7 +152,7 @@ class UpdateClient:
     def _answer(self, content: bytes) -> bytes:
         bank = self._critic.bank
         number, weights, pool = decode_question(content, self.contract, bank, self.membership.client)
-        path = self.folder / "private" / "answers" / f"{number:08d}.bin"
+        path = RunFolder(self.folder).private / "answers" / f"{number:08d}.bin"
         answered = sorted(self.folder.glob("private/answers/*.bin"))
         if path.exists():
             kept = path.read_bytes()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,6 +21,7 @@ from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
     from understudy.models.generator import Generator
+    from understudy.runs.folder import RunFolder
     from understudy.runs.run import Run
 
 
@@ -54,7 +54,7 @@ class Method(ABC):
         return [Guarantee(epsilon=epsilon, delta=budget.delta, unit=events[0].unit, delta_parts=parts)]
 
     def data_dependent_claims(
-        self, config: MethodConfig, events: Sequence[Event], budget: Budget, private: Path
+        self, config: MethodConfig, events: Sequence[Event], budget: Budget, files: RunFolder
     ) -> Sequence[DataDependentClaim]:
         """Claims of another kind, from what the run kept in its private folder; never instead of ``claims``."""
         return []

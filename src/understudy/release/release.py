@@ -217,8 +217,8 @@ def _claims(method: Method, folder: RunFolder, description: RunDescription, ledg
     events = method.all_events(ledger.events())
     config = build_config(method.config_type, description.config)
     claims = method.claims(config, events, description.budget)
-    others = method.data_dependent_claims(config, events, description.budget, folder.private)
-    keep_claims(folder.private, others, claims)
+    others = method.data_dependent_claims(config, events, description.budget, folder)
+    keep_claims(folder.claims, others, claims)
     publish = method.publishes_data_dependent_claims(config)
     published = [claim for claim in others if publish and isinstance(claim, bayesian_claim.BayesianClaim)]
     return {

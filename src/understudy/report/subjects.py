@@ -22,6 +22,7 @@ from understudy.release.grid import class_rows
 from understudy.release.release import Release, load
 from understudy.release.verify import Verification, verify
 from understudy.report.neighbours import NeighbourCheck
+from understudy.runs.folder import RunFolder
 
 _MOST_LINES = 100_000
 _MOST_POINTS = 2000  # of a line in a chart
@@ -73,13 +74,13 @@ def read_subject(path: Path | str, public: bool = False) -> Subject:
     Privacy: with ``public`` nothing is read that was computed with private data and not sanitized.
     """
     folder = Path(path)
-    is_run = (folder / "run.json").is_file()
-    if is_run and not (folder / "release").is_dir():
+    files = RunFolder(folder)
+    if files.begun and not files.released:
         return Subject(
             name=name_of(folder),
-            run=_object(folder / "run.json", "run"),
-            progress=read_points(folder / "progress.jsonl"),
-            diagnostics=[] if public else read_points(folder / "private" / "diagnostics.jsonl"),
+            run=_object(files.description, "run"),
+            progress=read_points(files.progress),
+            diagnostics=[] if public else read_points(files.diagnostics),
         )
     place = find_release(folder)
     release, problem = _load(place)
@@ -89,11 +90,11 @@ def read_subject(path: Path | str, public: bool = False) -> Subject:
         verification=verify(place),
         problem=problem,
         rows=[] if release is None else class_rows(release),
-        run=_object(folder / "run.json", "run") if is_run else None,
-        progress=read_points(folder / "progress.jsonl") if is_run else [],
-        evaluation=_object(folder / "evaluation.json", "evaluation") if is_run and not public else None,
-        diagnostics=read_points(folder / "private" / "diagnostics.jsonl") if is_run and not public else [],
-        kept_claims=kept_claims(folder / "private") if is_run and not public else (),
+        run=_object(files.description, "run") if files.begun else None,
+        progress=read_points(files.progress) if files.begun else [],
+        evaluation=_object(files.evaluation, "evaluation") if files.begun and not public else None,
+        diagnostics=read_points(files.diagnostics) if files.begun and not public else [],
+        kept_claims=kept_claims(files.claims) if files.begun and not public else (),
     )
 
 

@@ -21,7 +21,10 @@ _BEGINNINGS = (LOCK, _LEDGER, _PRIVATE, _BASE)  # what there may be before the d
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where everything is in the folder of a run; whoever reads or writes one of its files asks here."""
+    """Where everything is in the folder of a run; whoever reads or writes one of its files asks here.
+
+    A client of a federation has a folder of its own, with the same ledger and the same private folder.
+    """
 
     path: Path
 

@@ -24,6 +24,7 @@ from understudy.privacy.claims.kept import kept_claims
 from understudy.privacy.ledger import Ledger
 from understudy.release.release import load
 from understudy.release.verify import verify
+from understudy.runs.folder import RunFolder
 
 from ...helpers.cases import BUDGET
 from ...helpers.data import tiny_data, with_labels
@@ -95,7 +96,7 @@ def test_what_the_accountant_looks_at_changes_no_event():
 
 
 def kept(folder: Path) -> BayesianClaim:
-    (claim,) = kept_claims(folder / "private")
+    (claim,) = kept_claims(RunFolder(folder).claims)
     return claim
 
 
@@ -132,7 +133,7 @@ def test_without_the_accountant_there_is_no_claim_and_no_record(tmp_path):
     method = {"bayesian": {"enabled": False, "publish": True}}
     release = tiny_train("bdp-gan", tiny_data(), tmp_path / "run", method=method)
     assert release.certificate.data_dependent is None
-    assert not kept_claims(tmp_path / "run" / "private")
+    assert not kept_claims(RunFolder(tmp_path / "run").claims)
     assert not (tmp_path / "run" / "private" / "bayesian.json").exists()
 
 
@@ -217,4 +218,4 @@ def test_the_certificate_as_json_never_calls_it_epsilon(tmp_path):
 def test_a_damaged_claim_is_one_sentence(tmp_path):
     (tmp_path / "data-dependent.json").write_text("[]")
     with pytest.raises(InputError, match="does not hold the claims of a run"):
-        kept_claims(tmp_path)
+        kept_claims(tmp_path / "data-dependent.json")

@@ -20,6 +20,7 @@ from understudy.privacy.claims.kept import kept_claims
 from understudy.privacy.claims.votes import VoteRecord, chance_of_another_winner, renyi_of_winner
 from understudy.privacy.events import Event
 from understudy.report.report import ReportOptions, write_report
+from understudy.runs.folder import RunFolder
 
 from ...helpers.data import tiny_data
 from ...helpers.runs import interrupt, tiny_train
@@ -113,7 +114,7 @@ def test_what_is_not_on_record_counts_at_its_worst_case(tmp_path):
         answers_event(50),
         Event(noise_multiplier=9.0, count=50, purpose="checks").charged(planned=50, executed=50),
     ]
-    claim = VoteRecord(tmp_path).claim(events[0], events[1:], 1e-5)
+    claim = VoteRecord(tmp_path / "votes.json").claim(events[0], events[1:], 1e-5)
     assert claim.epsilon_votes == pytest.approx(renyi.epsilon(events, 1e-5), abs=1e-4)
     assert (claim.queries, claim.recorded_queries, claim.answers) == (50, 0, 0)
 
@@ -121,18 +122,18 @@ def test_what_is_not_on_record_counts_at_its_worst_case(tmp_path):
 def test_queries_that_were_planned_and_never_asked_count_at_their_worst_case(tmp_path):
     """As in a certificate: a run may be ended early for what it showed."""
     asked = [event.charged(planned=50, executed=0) for event in (answers_event(50), answers_event(50))]
-    claim = VoteRecord(tmp_path).claim(asked[0], asked[1:], 1e-5)
+    claim = VoteRecord(tmp_path / "votes.json").claim(asked[0], asked[1:], 1e-5)
     assert claim.queries == 50
     assert claim.epsilon_votes == pytest.approx(renyi.epsilon(asked, 1e-5), abs=1e-4)
     interrupt("g-pate", tiny_data(), tmp_path / "run")
     release = release_early(tmp_path / "run")
-    (claim,) = kept_claims(tmp_path / "run" / "private")
+    (claim,) = kept_claims(RunFolder(tmp_path / "run").claims)
     assert 0 < claim.recorded_queries < claim.queries == release.certificate.events[0].count == 12
 
 
 @pytest.mark.parametrize("deviation", [1e-150, 1e-9, 1e9, 1e160, 1e300])
 def test_any_deviation_that_is_a_number_has_a_cost(tmp_path, deviation):
-    record = VoteRecord(tmp_path)
+    record = VoteRecord(tmp_path / "votes.json")
     record.add(np.array([[[30, 5], [20, 20]]]), np.array([[True, True]]), deviation)
     assert (record.cost >= 0).all()
     assert np.isfinite(record.cost).all()
@@ -146,7 +147,7 @@ def test_agreement_makes_the_figure_smaller_and_answers_nobody_saw_cost_nothing(
     ties = np.broadcast_to(np.array([200, 200, 0]), (50, 3, 3)).astype(np.int64)
     figures = {}
     for name, votes, shown in (("clear", counts, True), ("tied", ties, True), ("hidden", ties, False)):
-        record = VoteRecord(tmp_path / name)
+        record = VoteRecord(tmp_path / name / "votes.json")
         record.add(votes, np.full((50, 3), shown), deviation)
         figures[name] = record.claim(answers_event(50), [], 1e-5).epsilon_votes
     assert figures["tied"] == pytest.approx(renyi.epsilon([answers_event(50)], 1e-5), abs=1e-4)
@@ -154,21 +155,21 @@ def test_agreement_makes_the_figure_smaller_and_answers_nobody_saw_cost_nothing(
 
 
 def test_a_record_survives_its_process_and_a_damaged_one_is_refused(tmp_path):
-    record = VoteRecord(tmp_path)
+    record = VoteRecord(tmp_path / "votes.json")
     record.add(np.array([[[30, 5], [20, 15]]]), np.array([[True, False]]), 10.0)
     record.save()
-    again = VoteRecord(tmp_path)
+    again = VoteRecord(tmp_path / "votes.json")
     assert (again.queries, again.answers) == (1, 1)
     assert again.cost == pytest.approx(record.cost)
     for content in ("{}", '{"cost": [0], "queries": 1, "answers": 1}', "[]"):
         (tmp_path / "votes.json").write_text(content)
         with pytest.raises(InputError, match=r"votes: .*votes.json is damaged; delete it"):
-            VoteRecord(tmp_path)
+            VoteRecord(tmp_path / "votes.json")
 
 
 def test_a_run_keeps_the_figure_in_its_private_folder_and_nowhere_else(tmp_path):
     release = tiny_train("g-pate", tiny_data(), tmp_path / "run")
-    (claim,) = kept_claims(tmp_path / "run" / "private")
+    (claim,) = kept_claims(RunFolder(tmp_path / "run").claims)
     assert (claim.kind, claim.queries, claim.recorded_queries) == ("data-dependent-votes", 12, 12)
     assert claim.delta == release.certificate.headline.delta
     assert release.certificate.data_dependent is None
@@ -187,5 +188,5 @@ def test_a_resumed_run_goes_on_from_its_record(tmp_path):
     recorded = json.loads((tmp_path / "run" / "private" / "votes.json").read_text())["queries"]
     assert 0 < recorded < 12
     resume(data, tmp_path / "run")
-    (claim,) = kept_claims(tmp_path / "run" / "private")
+    (claim,) = kept_claims(RunFolder(tmp_path / "run").claims)
     assert recorded < claim.recorded_queries <= claim.queries == 12

@@ -165,7 +165,7 @@ class Critics:
 
 def _partition(run: Run, subsets: int) -> Partition:
     """The partition of this run: drawn once and kept in the private folder, because subsets must stay fixed."""
-    path = run.private / "partition.npz"
+    path = run.files.partition
     if not path.exists():
         Partition.draw(run.data, subsets, bits=run.randomness.bits).save(path, run.data)
     return Partition.load(path, run.data)

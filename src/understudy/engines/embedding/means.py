@@ -53,7 +53,7 @@ class Embedding:
     @classmethod
     def of_run(cls, run: Run, settings: EmbeddingConfig) -> Embedding:
         """Frequencies of this run: drawn without the data and kept, because the noisy embedding belongs to them."""
-        path = run.private / "frequencies.safetensors"
+        path = run.files.frequencies
         if not path.exists():
             write_tensors(path, {"frequencies": _draw_frequencies(run, settings)})
         return cls(read_tensors(path)[0]["frequencies"].to(run.device), settings.size_share)
@@ -107,7 +107,7 @@ def release_means(run: Run, embedding: Features, event: Event) -> NoisyMeans:
         mechanism.check_finite()
         return total
 
-    total_dp = mechanism.release_once(compute_total, run.private / "embedding.safetensors").to(run.device)
+    total_dp = mechanism.release_once(compute_total, run.files.embedding).to(run.device)
     return NoisyMeans.from_total(total_dp, embedding.size_share, run.plan.domain.nominal_records)
 
 

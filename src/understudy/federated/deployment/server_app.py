@@ -20,7 +20,7 @@ from understudy.federated.client_app import RECORD, pack, unpack
 from understudy.federated.deployment.federation import NODES, OUTCOME, RUN, no_data, read_federation
 from understudy.files import read_json, write_text
 from understudy.release.release import Release
-from understudy.runs.folder import locked
+from understudy.runs.folder import RunFolder, locked
 
 FOLDER = "understudy-server"  # in the run's config: where the server's folder is
 _PAUSE = 0.2
@@ -33,7 +33,7 @@ def serve(server: Path, grid: Grid, options: TrainOptions | None = None) -> Rele
     wait_for_nodes(grid, nodes, federation.least_clients, federation.start_seconds)
     transport = FlowerTransport(grid, nodes, federation.round_seconds)
     options = replace(options or TrainOptions(), transport=transport)
-    if (server / RUN / "run.json").exists():
+    if RunFolder(server / RUN).begun:
         return resume(no_data(federation), server / RUN, options)
     options = replace(options, config=federation.config)
     return train(federation.method, no_data(federation), federation.budget, server / RUN, options)

@@ -26,7 +26,7 @@ from understudy.federated.deployment.federation import (
     write_connection,
 )
 from understudy.files import read_json, write_text
-from understudy.runs.folder import locked
+from understudy.runs.folder import RunFolder, locked
 
 
 def run_server(folder: Path, say: processes.Say) -> Path:
@@ -34,7 +34,7 @@ def run_server(folder: Path, say: processes.Say) -> Path:
     processes.require_flower()
     server = server_folder(folder).resolve()
     federation = read_federation(server)
-    if (server / RUN / "release").is_dir():
+    if RunFolder(server / RUN).released:
         raise InputError(f"federation: the run in {server / RUN} is finished; its release is there")
     with processes.terminated_like_interrupted(), processes.Processes(server / "log") as started:
         superlink = start_superlink(started, server, federation, say)
@@ -153,7 +153,7 @@ class _progress_of:  # noqa: N801
     """Says how far a run in another process is, from its public progress file, every ten seconds."""
 
     def __init__(self, run: Path, say: processes.Say) -> None:
-        self._path, self._say, self._over = run / "progress.jsonl", say, threading.Event()
+        self._path, self._say, self._over = RunFolder(run).progress, say, threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> None:

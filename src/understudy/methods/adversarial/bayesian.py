@@ -12,7 +12,6 @@ price.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from understudy.engines.dpsgd.step import PrivateStep, captured
 from understudy.privacy.claims.bayesian import BayesianAccountant
 from understudy.runs.run import Run
 
-RECORD = "bayesian.json"  # in the private folder
 PairRecorder = Callable[[NDArray[np.float64]], None]  # takes lengths (steps, pairs) in units of the clip bound
 
 _BLOCK = 256  # steps between two waits for the device
@@ -81,7 +79,7 @@ class BayesianWatch:
     """
 
     def __init__(self, run: Run, step: PrivateStep, accountant: BayesianAccountant, pairs: int, clip: float) -> None:
-        self._accountant, self._path = accountant, record_path(run.private)
+        self._accountant, self._path = accountant, run.files.bayesian
         accountant.restore(self._path)
         self._lengths = PairLengths(step, pairs, clip, self._record, run.randomness.generator(run.device))
 
@@ -96,8 +94,3 @@ class BayesianWatch:
     def _record(self, lengths_private: NDArray[np.float64]) -> None:
         self._accountant.add(lengths_private)
         self._accountant.save(self._path)
-
-
-def record_path(private: Path) -> Path:
-    """Where the record of a run lies."""
-    return private / RECORD

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -36,6 +35,7 @@ from understudy.privacy.budget import Budget
 from understudy.privacy.claims.bayesian_claim import BayesianClaim, BayesianConfig
 from understudy.privacy.events import Event
 from understudy.privacy.plan import Plan
+from understudy.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -186,17 +186,16 @@ class BdpGan(DpGan):
         return {"bayesian": BayesianWatch(run, step_of, accountant, beside.pairs, config.privacy.clip)}
 
     def data_dependent_claims(
-        self, config: MethodConfig, events: Sequence[Event], budget: Budget, private: Path
+        self, config: MethodConfig, events: Sequence[Event], budget: Budget, files: RunFolder
     ) -> list[BayesianClaim]:
         """What the record of the run says; steps that are not on record count at their worst case."""
-        from understudy.methods.adversarial.bayesian import record_path
         from understudy.privacy.claims.bayesian import BayesianAccountant
 
         beside = _settings(config).bayesian
         if not beside.enabled:
             return []
         accountant = BayesianAccountant(beside, events[0], events[1:])
-        accountant.restore(record_path(private))
+        accountant.restore(files.bayesian)
         return [accountant.claim()]
 
     def publishes_data_dependent_claims(self, config: MethodConfig) -> bool:

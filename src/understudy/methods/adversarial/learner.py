@@ -104,7 +104,7 @@ class GanWatch:
             self._report(step)
         if step % max(1, total // _PICTURES) == 0 or step == total:
             rows = min(10, self._learner.released.config.classes or 10)
-            path = self._run.private / "samples" / f"{step:010d}.png"
+            path = self._run.files.pictures / f"{step:010d}.png"
             save_picture(self._learner.pictures(rows, 10), 10, path)
 
     def _report(self, step: int) -> None:

@@ -26,7 +26,7 @@ class CodeEmbedding:
     @classmethod
     def of_run(cls, run: Run, encoder: nn.Module, code: int, settings: CodeEmbeddingConfig) -> CodeEmbedding:
         """Frequencies of this run: drawn without the data and kept, because the noisy embedding belongs to them."""
-        path = run.private / "frequencies.safetensors"
+        path = run.files.frequencies
         if not path.exists():
             drawn = torch.randn(code, settings.frequencies, generator=run.randomness.generator())
             write_tensors(path, {"frequencies": drawn / settings.length_scale})

@@ -21,7 +21,6 @@ The smaller figure that papers on PATE report where teachers agree is kept in th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -36,6 +35,7 @@ from understudy.methods.teachers.ensemble import (
 )
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
+from understudy.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,14 +107,14 @@ class GPate(TeacherMethod):
         )
 
     def data_dependent_claims(
-        self, config: MethodConfig, events: Sequence[Event], budget: Budget, private: Path
+        self, config: MethodConfig, events: Sequence[Event], budget: Budget, files: RunFolder
     ) -> list[VoteClaim]:
         """What the votes on record cost; planned queries that are not on record count at their worst case."""
         from understudy.privacy.claims.votes import VoteRecord
 
         answers = next(event for event in events if event.purpose == _ANSWERS)
         others = [event for event in events if event is not answers]
-        return [VoteRecord(private).claim(answers, others, budget.delta)]
+        return [VoteRecord(files.votes).claim(answers, others, budget.delta)]
 
     def lesson(self, run: Run) -> Lesson:
         """Project, ask for bins, check, answer, project back."""

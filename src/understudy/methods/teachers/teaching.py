@@ -167,7 +167,7 @@ class VoteWatch:
     """Hands exact votes to the record, and puts it on disk whenever a checkpoint asks for its state."""
 
     def __init__(self, run: Run, deviation: float) -> None:
-        self._record, self._deviation = VoteRecord(run.private), deviation
+        self._record, self._deviation = VoteRecord(run.files.votes), deviation
 
     def hear(self, counts_private: Tensor, shown: Tensor) -> None:
         """Histograms (queries, coordinates, bins), and which of their winners are shown.

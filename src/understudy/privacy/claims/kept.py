@@ -21,16 +21,10 @@ from understudy.privacy.claims.votes import VoteClaim, vote_claim_in_words
 DataDependentClaim = Annotated[BayesianClaim | VoteClaim, Field(discriminator="kind")]
 
 STAMP = "not private: do not publish"
-_NAME = "data-dependent.json"
 _ADAPTER: TypeAdapter[tuple[DataDependentClaim, ...]] = TypeAdapter(tuple[DataDependentClaim, ...])
 
 
-def claims_path(private: Path) -> Path:
-    """The file of the claims in the private folder of a run."""
-    return private / _NAME
-
-
-def keep_claims(private: Path, claims: Sequence[DataDependentClaim], guarantees: Sequence[Guarantee]) -> None:
+def keep_claims(path: Path, claims: Sequence[DataDependentClaim], guarantees: Sequence[Guarantee]) -> None:
     """Write the claims, never without the worst-case figures of the same run; nothing where there are none."""
     if not claims:
         return
@@ -39,12 +33,11 @@ def keep_claims(private: Path, claims: Sequence[DataDependentClaim], guarantees:
         "guarantees": [guarantee.model_dump(exclude_none=True) for guarantee in guarantees],
         "data_dependent": [claim.model_dump() for claim in claims],
     }
-    write_text(claims_path(private), json.dumps(content, indent=2) + "\n")
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-def kept_claims(private: Path) -> tuple[DataDependentClaim, ...]:
+def kept_claims(path: Path) -> tuple[DataDependentClaim, ...]:
     """What a run keeps; none where there is no such file."""
-    path = claims_path(private)
     if not path.is_file():
         return ()
     try:

@@ -80,7 +80,6 @@ Array = NDArray[np.float64]
 _ORDERS = np.array(ORDERS)
 _LEAST = 1e-300  # for the chance of another winner; a larger one is an upper bound too
 _AT_ONCE = 2000  # winners
-_RECORD = "votes.json"
 
 
 def chance_of_another_winner(counts: NDArray[np.int64], deviation: float) -> Array:
@@ -122,8 +121,8 @@ class VoteRecord:
     asked.
     """
 
-    def __init__(self, private: Path) -> None:
-        self._path = private / _RECORD
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self.cost, self.queries, self.answers = np.zeros(len(_ORDERS)), 0, 0
         if self._path.is_file():
             self._restore()

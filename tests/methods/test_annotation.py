@@ -27,10 +27,10 @@ from understudy.release.checks import uncharged
 from understudy.release.release import NOT_COVERED, Release, load
 from understudy.release.verify import verify
 
-from .helpers.cases import CLASSES, RECORDS
-from .helpers.data import tiny_data
-from .helpers.runs import own_state_folder, read_lines
-from .release.building import EPSILON, edit_json, make_release
+from ..helpers.cases import CLASSES, RECORDS
+from ..helpers.data import tiny_data
+from ..helpers.runs import own_state_folder, read_lines
+from ..release.building import EPSILON, edit_json, make_release
 
 BUDGET = Budget(12.0, 1e-5)  # make_release costs 4.38 of it
 PRIVACY = {"batch": 8, "steps": 6}
