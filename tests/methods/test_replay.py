@@ -50,6 +50,7 @@ PUBLIC_CODE = (  # where no private value may decide anything; what works on pri
     "api.py",
 )
 PRIVATE_CODE = (  # beside a method, but on private rows
+    "methods/adversarial/discriminator.py",
     "methods/embedding/hermite.py",
     "methods/embedding/codes.py",
     "methods/transport/sinkhorn.py",

@@ -11,8 +11,7 @@ from scipy import stats
 
 from understudy.engines.dpsgd.batches import PoissonBatches
 from understudy.errors import InputError
-from understudy.privacy.randomness.streams import Randomness
-from understudy.privacy.randomness.words import KeyedWords
+from understudy.privacy.randomness.streams import KeyedWords, Randomness
 
 CPU = torch.device("cpu")
 FALSE_ALARM = 1e-6

@@ -1,132 +1,188 @@
-"""The discriminator step: sum, noise, divisor and law as the privacy rules say; nothing follows the drawn batch."""
+"""The private step: sum, noise, divisor and law as the privacy rules say; nothing follows the drawn batch."""
 
 from __future__ import annotations
 
 import copy
 import math
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import softplus
 
-from understudy.configs import MethodConfig
-from understudy.data import ImageDataset
 from understudy.engines.dpsgd.gradients import FlatParameters
-from understudy.engines.dpsgd.optimizer import FlatAdam
-from understudy.engines.dpsgd.step import DiscriminatorStep, StepOptions
+from understudy.engines.dpsgd.step import CapturedSum, FlatAdam, StepOptions
+from understudy.engines.records import Records
 from understudy.errors import AbortedRun, BudgetError, InputError
-from understudy.methods.config import build_config
-from understudy.models.dpgan import DpganDiscriminator, DpganDiscriminatorConfig, DpganGenerator
-from understudy.models.generator import GeneratorConfig
-from understudy.privacy.events import Event, NoSampling, PoissonSampling
+from understudy.privacy.events import NoSampling, PoissonSampling
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.plan import Plan
-from understudy.privacy.randomness.streams import Randomness
-from understudy.runs.run import Run
+from understudy.privacy.randomness.streams import NoiseStream, Randomness
 
-from ...helpers.cases import BUDGET, RECORDS
-from ...helpers.data import tiny_data
-from .networks import clip_slowly, rows_one_at_a_time
+from ...helpers.cases import RECORDS
+from ...helpers.data import tiny_data, with_labels
+from .networks import rows_one_at_a_time
+from .steps import (
+    ALMOST_NONE,
+    BATCH,
+    CLIP,
+    CPU,
+    NOISE,
+    STILL,
+    Mixing,
+    Public,
+    close,
+    empty,
+    everybody,
+    make_event,
+    make_network,
+    make_step,
+)
 
 FALSE_ALARM = 1e-6
-BATCH, CLIP, NOISE = 6, 0.5, 2.0
-CPU = torch.device("cpu")
 
 
-def networks(kind="labelled"):
-    classes = None if kind == "unlabelled" else 3
-    shape = (3 if kind == "rgb" else 1, 8, 8)
-    discriminator = DpganDiscriminator(DpganDiscriminatorConfig(shape=shape, classes=classes, width=4))
-    return discriminator, DpganGenerator(GeneratorConfig(kind="dpgan", shape=shape, classes=classes, latent=3, width=4))
-
-
-def make_event(**changes):
-    given = {"noise_multiplier": NOISE, "count": 50, "sampling": PoissonSampling(rate=BATCH / RECORDS)}
-    return Event(sensitivity="C", purpose="discriminator steps", **{**given, **changes})
-
-
-def make_step(folder, data=None, nets=None, event=None, device=CPU, **changes):
-    """A step on a run of its own; ``changes`` are settings or, under ``runtime``, runtime settings."""
-    data, (discriminator, generator) = tiny_data() if data is None else data, nets or networks()
-    runtime = {"device": "cpu", **changes.pop("runtime", {})}
-    settings = StepOptions(**{"batch": BATCH, "clip": CLIP, "learning_rate": 1e-3, "betas": (0.5, 0.999), **changes})
-    event = (event or make_event()) if settings.private else None
-    config = build_config(MethodConfig, {"runtime": runtime})
-    plan = Plan("test", config, data.domain, BUDGET, () if event is None else (event,), 1.0, 1, 0, 0.0, 0.0)
-    folder.mkdir(exist_ok=True)
-    run = Run(folder, plan, data, Ledger.create(folder / "ledger.jsonl"), Randomness(), device)
-    return DiscriminatorStep(run, discriminator.to(device), generator.to(device), settings, event)
-
-
-def watch_updates(step, monkeypatch):
-    """The updates that reach Adam, as they come."""
-    updates = []
-    monkeypatch.setattr(step._optimizer, "step", lambda update_dp: updates.append(update_dp.clone()))
-    return updates
-
-
-def empty(data):
-    return ImageDataset(data.name, data.domain, data.images[:0], None if data.labels is None else data.labels[:0])
-
-
-def expected_sum(discriminator, reals, fakes, clip):
-    """Real target 1, fake target 0, logistic loss; each example clipped for itself."""
-    total = 0
-    for (images, labels), sign in ((reals, 1), (fakes, -1)):
-        if len(images):
-            inputs = (images, labels)
-            rows = rows_one_at_a_time(discriminator, inputs, lambda out, s=sign: nn.functional.softplus(-s * out))
-            total = total + (rows if clip is None else clip_slowly(rows, clip)).sum(dim=0)
-    return total
+# The sum
 
 
 @pytest.mark.parametrize("kind", ["labelled", "unlabelled", "rgb"])
 @pytest.mark.parametrize("micro_batch", [1, 5, 2000])
 @pytest.mark.parametrize("private", [True, False])
 def test_the_sum_is_that_of_one_example_at_a_time(tmp_path, kind, micro_batch, private):
-    data, nets = tiny_data(kind), networks(kind)
-    step = make_step(tmp_path, data, nets, private=private, runtime={"micro_batch": micro_batch})
+    watched = make_step(
+        tmp_path, tiny_data(kind), network=make_network(kind), private=private, runtime={"micro_batch": micro_batch},
+        event=make_event(noise_multiplier=ALMOST_NONE), **STILL,
+    )  # fmt: skip
     for _ in range(3):
-        step._draw_ahead()
-        indices, size, latent, labels = step._waiting[-1]
-        step._sum_gradients()
-        chosen = indices[:size].numpy()
-        images = torch.from_numpy(data.images[chosen]).double() / 255
-        own_labels = None if data.labels is None else torch.from_numpy(data.labels[chosen])
-        with torch.no_grad():
-            fakes = nets[1].pixels(nets[1](latent, labels)).double()
-        expected = expected_sum(
-            nets[0], (images, own_labels), (fakes, labels if kind != "unlabelled" else None), CLIP if private else None
-        )
-        assert float((step._total - expected).norm()) < 1e-3 * float(expected.norm())
-        assert len(latent) == BATCH
-        step._total.zero_()
+        update = watched.take()
+        assert sum(int((some.signs < 0).sum()) for some in watched.shown) == BATCH
+        expected = watched.exact(CLIP if private else None)
+        assert close(2 * BATCH * update, expected)
+        assert not private or close(watched.sums[-1], expected)
 
 
-def test_the_update_is_the_sum_and_noise_over_twice_the_expected_batch(tmp_path, monkeypatch):
-    """With almost no noise the update is the sum of the clipped gradients over 2B, whatever the drawn size."""
-    step = make_step(tmp_path, event=make_event(noise_multiplier=1e-9))
-    updates = watch_updates(step, monkeypatch)
-    totals = []
-    original = step._mechanism.release
-    monkeypatch.setattr(
-        step._mechanism, "release", lambda total, **more: totals.append(total.clone()) or original(total, **more)
-    )
-    step.take(5)
-    for update, total in zip(updates, totals, strict=True):
-        assert float((update - total / (2 * BATCH)).abs().max()) < 1e-7
-        assert float(total.norm()) > 0
+@pytest.mark.parametrize("kind", ["labelled", "unlabelled"])
+def test_the_examples_of_a_batch_are_drawn_records_and_all_companions(tmp_path, kind):
+    data = tiny_data(kind)
+    watched = make_step(tmp_path, data, **STILL)
+    pixels = {image.tobytes(): number for number, image in enumerate(data.images)}
+    for _ in range(5):
+        watched.take()
+        for some in watched.shown:
+            assert (some.labels is None) == (kind == "unlabelled")
+            real = some.signs > 0
+            numbers = [pixels[(image * 255).round().byte().numpy().tobytes()] for image in some.images[real]]
+            assert len(set(numbers)) == len(numbers)
+            if some.labels is not None:
+                assert some.labels[real].tolist() == data.labels[numbers].tolist()
 
 
-def test_the_noise_has_deviation_clip_times_multiplier_over_twice_the_batch(tmp_path, monkeypatch):
-    """Differences of updates of one fixed batch of fakes and no reals; chi-square, false-alarm rate 1e-6."""
-    step = make_step(tmp_path, empty(tiny_data()))
-    updates = watch_updates(step, monkeypatch)
-    step._draw_ahead()
-    step._waiting = [step._waiting[0]] * 40
-    step.take(40)
+def test_the_update_is_the_sum_and_noise_over_the_expected_batch_and_the_companions(tmp_path):
+    """2B where there are as many companions as expected units, whatever the drawn size is."""
+    event = make_event(noise_multiplier=ALMOST_NONE)
+    watched = make_step(tmp_path, event=event, randomness=Randomness(1), **STILL)
+    sizes = []
+    for _ in range(5):
+        update = watched.take()
+        sizes.append(sum(int((some.signs > 0).sum()) for some in watched.shown))
+        assert float((update - watched.sums[-1] / (2 * BATCH)).abs().max()) < 1e-7
+        assert float(watched.sums[-1].norm()) > 0
+    assert len(set(sizes)) > 1
+
+
+def test_without_companions_the_divisor_is_the_expected_batch(tmp_path):
+    event = make_event(noise_multiplier=ALMOST_NONE)
+    watched = make_step(tmp_path, companions=None, event=event, randomness=Randomness(1), **STILL)
+    update = watched.take()
+    assert float((update - watched.sums[-1] / BATCH).abs().max()) < 1e-7
+    assert all((some.signs > 0).all() for some in watched.shown)
+    assert close(watched.sums[-1], watched.exact())
+
+
+def test_one_more_record_moves_the_exact_sum_by_at_most_the_clip_bound(tmp_path):
+    network = make_network()
+    sums = []
+    for labels in ([0, 1, 2], [0, 1, 2, 1]):
+        settings = everybody(RECORDS, noise_multiplier=ALMOST_NONE)
+        companions = Public(fresh=False)
+        watched = make_step(
+            tmp_path / str(len(labels)), with_labels(labels), network=copy.deepcopy(network), companions=companions,
+            **settings, **STILL,
+        )  # fmt: skip
+        watched.take()
+        sums.append(watched.sums[0])
+    assert 0.9 * CLIP < float((sums[1] - sums[0]).norm()) <= CLIP * (1 + 1e-5)
+
+
+def test_places_that_a_batch_does_not_fill_count_for_nothing(tmp_path):
+    """On a graphics card batches are filled up: the same sum, and the same diagnostics."""
+    network = make_network()
+    found = []
+    for absent in (0, 7):
+        companions = Public(fresh=False, absent=absent)
+        watched = make_step(
+            tmp_path / str(absent), with_labels([0, 1, 2]), network=copy.deepcopy(network), companions=companions,
+            **everybody(RECORDS, noise_multiplier=ALMOST_NONE), **STILL,
+        )  # fmt: skip
+        watched.take()
+        assert sum(int((~some.present).sum()) for some in watched.shown) == absent
+        found.append((watched.sums[0], watched.step.diagnostics()))
+    assert close(found[0][0], found[1][0], 1e-6)
+    assert found[0][1] == pytest.approx(found[1][1])
+    assert 0 < found[0][1]["clipped"] <= 1
+
+
+def test_a_place_without_a_record_is_not_present():
+    records = Records(with_labels([0, 1, 2]), CPU, torch.float32)
+    assert records.gather(torch.tensor([2, records.filler, 0, records.filler])).present.tolist() == [
+        True, False, True, False
+    ]  # fmt: skip
+
+
+def test_units_that_do_not_fit_take_a_pass_of_their_own():
+    """What a graphics card does with a batch beyond its places: every unit once, companions once."""
+    total, filler = torch.zeros(100, dtype=torch.float64), 99
+
+    def add(indices: Tensor, drawn: tuple[Tensor, ...]) -> None:
+        total.index_add_(0, indices, torch.ones(len(indices), dtype=torch.float64))
+        total[98] += sum(float(part.sum()) for part in drawn)
+
+    for companions in ((torch.ones(3),), ()):
+        captured = CapturedSum(add, 8, companions, total, filler)
+        for size in (0, 3, 8, 20):
+            total.zero_()
+            indices = torch.full((24 if size > 8 else 8,), filler)
+            indices[:size] = torch.arange(size)
+            captured.replay(indices, size, companions)
+            assert total[:98].nonzero().flatten().tolist() == list(range(size))
+            assert float(total[:98].sum()) == size
+            assert float(total[98]) == sum(float(part.sum()) for part in companions)
+
+
+def test_a_step_whose_spending_failed_leaves_nothing_for_the_next(tmp_path):
+    """Else the next release would hold two batches and charge one: a record could move it by 2C."""
+    watched = make_step(tmp_path / "run", event=make_event(noise_multiplier=ALMOST_NONE), **STILL)
+    path = watched.run.ledger.path
+    watched.run.ledger.path = tmp_path / "full disk" / "ledger.jsonl"
+    with pytest.raises(InputError, match="could not be written"):
+        watched.step.take()
+    assert watched.shown
+    assert not watched.sums
+    watched.run.ledger.path = path
+    watched.take()
+    assert close(watched.sums[0], watched.exact())
+
+
+# The noise and what it costs
+
+
+def test_the_noise_has_deviation_clip_times_multiplier_over_the_divisor(tmp_path):
+    """Differences of updates of one fixed batch of companions and no units; chi-square, false-alarm rate 1e-6."""
+    watched = make_step(tmp_path, empty(tiny_data()), companions=Public(fresh=False), **STILL)
+    updates = [watched.take() for _ in range(40)]
     noise = (torch.stack(updates[::2]) - torch.stack(updates[1::2])).flatten() / math.sqrt(2)
     deviation = CLIP * NOISE / (2 * BATCH)
     statistic, law = float((noise.double() / deviation).square().sum()), stats.chi2(noise.numel())
@@ -136,172 +192,105 @@ def test_the_noise_has_deviation_clip_times_multiplier_over_twice_the_batch(tmp_
     assert float(np.corrcoef(updates[0], updates[2])[0, 1]) != 1.0
 
 
-def test_an_empty_batch_is_a_step_of_fakes_and_noise(tmp_path, monkeypatch):
-    nets = networks()
-    step = make_step(tmp_path, empty(tiny_data()), nets, event=make_event(noise_multiplier=1e-9))
-    updates = watch_updates(step, monkeypatch)
-    step._draw_ahead()
-    _, size, latent, labels = step._waiting[-1]
-    assert size == 0
-    step.take(1)
-    with torch.no_grad():
-        fakes = nets[1].pixels(nets[1](latent, labels)).double()
-    expected = clip_slowly(
-        rows_one_at_a_time(nets[0], (fakes, labels), lambda out: nn.functional.softplus(out)), CLIP
-    ).sum(dim=0)
-    assert float((2 * BATCH * updates[0] - expected).norm()) < 1e-3 * float(expected.norm())
-    assert step._mechanism.account.reserved >= 1
+def test_an_empty_batch_is_a_step_of_companions_and_noise(tmp_path):
+    watched = make_step(tmp_path, empty(tiny_data()), event=make_event(noise_multiplier=ALMOST_NONE), **STILL)
+    update = watched.take()
+    assert all((some.signs < 0).all() for some in watched.shown)
+    assert close(2 * BATCH * update, watched.exact())
+    assert watched.run.ledger.events()[0].executed >= 1
 
 
-def test_fakes_and_divisor_do_not_follow_the_drawn_batch(tmp_path, monkeypatch):
-    """Everything that is drawn for fakes has the same shape, and its values stay the same when the reals are others."""
+def test_an_empty_batch_without_companions_is_a_step_of_noise(tmp_path):
+    watched = make_step(tmp_path, empty(tiny_data()), companions=None, **STILL)
+    update = watched.take()
+    assert not watched.shown
+    law = stats.chi2(update.numel(), scale=(CLIP * NOISE / BATCH) ** 2)
+    assert law.ppf(FALSE_ALARM / 2) < float(update.double().square().sum()) < law.isf(FALSE_ALARM / 2)
+    assert watched.run.ledger.events()[0].executed >= 1
+
+
+def test_companions_and_divisor_do_not_follow_the_drawn_batch(tmp_path):
+    """Everything that is drawn for them has the same shape, and its values stay the same when the units are others."""
     seen = []
     for number, records in enumerate((0, 3, 40)):
         data = tiny_data(records=max(1, records), nominal=RECORDS)
         data = empty(data) if records == 0 else data
-        step = make_step(tmp_path / str(number), data)
-        step._random.manual_seed(5)
-        sizes = []
-        for _ in range(4):
-            step._draw_ahead()
-            sizes.append([(tuple(latent.shape), latent.sum().item()) for _, _, latent, _ in step._waiting])
-        seen.append(sizes)
+        watched = make_step(tmp_path / str(number), data, event=make_event(count=200), randomness=Randomness(5))
+        watched.step.take(150)
+        assert len(watched.companions.drawn) >= 3
+        seen.append([(tuple(levels.shape), levels.sum().item()) for levels in watched.companions.drawn])
     assert seen[0] == seen[1] == seen[2]
 
 
-def test_one_more_record_moves_the_exact_sum_by_at_most_the_clip_bound(tmp_path):
-    nets = networks()
-    step = make_step(tmp_path, nets=nets)
-    step._draw_ahead()
-    _, _, latent, labels = step._waiting[0]
-    sums = []
-    for chosen in ([1, 2, 3], [1, 2, 3, 4]):
-        step._total.zero_()
-        step._add(torch.tensor(chosen), (latent, labels))
-        sums.append(step._total.double())
-    assert 0.9 * CLIP < float((sums[1] - sums[0]).norm()) <= CLIP * (1 + 1e-5)
+class LookedAt(Randomness):
+    """Randomness whose noise streams say when they are drawn from."""
+
+    def __init__(self, look: Any) -> None:
+        super().__init__()
+        self._look = look
+
+    def noise(self, device: torch.device) -> NoiseStream:
+        stream, draw = super().noise(device), NoiseStream.draw
+        stream.draw = lambda shape: self._look() or draw(stream, shape)  # type: ignore[method-assign]
+        return stream
 
 
-def test_places_that_a_batch_does_not_fill_count_for_nothing(tmp_path):
-    """On a graphics card batches are filled up: the same sum, and the same diagnostics."""
-    step = make_step(tmp_path)
-    step._draw_ahead()
-    _, _, latent, labels = step._waiting[0]
-    sums, notes = [], []
-    for padding in (0, 7):
-        step._total.zero_()
-        step._add(torch.tensor([4, 9, 2] + [step._reals.filler] * padding), (latent, labels))
-        sums.append(step._total.clone())
-        notes.append(step.diagnostics())
-    assert float((sums[0] - sums[1]).norm()) < 1e-6 * float(sums[0].norm())
-    assert notes[0] == pytest.approx(notes[1])
-    assert 0 < notes[0]["clipped"] <= 1
+def test_every_step_is_on_record_before_its_noise_exists(tmp_path):
+    seen: list[int] = []
+    ledgers: list[Ledger] = []
 
+    def look() -> None:
+        seen.append(Ledger.open(ledgers[0].path).events()[0].executed)
 
-def test_reals_that_do_not_fit_take_a_pass_of_their_own(tmp_path):
-    """What a graphics card does with a batch beyond its places: the parts add up to the whole."""
-    step = make_step(tmp_path)
-    step._draw_ahead()
-    _, _, latent, labels = step._waiting[0]
-    chosen = torch.arange(20)
-    step._add(chosen, (latent, labels))
-    whole = step._total.clone()
-    step._total.zero_()
-    step._add(chosen[12:], None)
-    step._add(chosen[:12], (latent, labels))
-    assert float((whole - step._total).norm()) < 1e-6 * float(whole.norm())
-
-
-def test_every_step_is_on_record_before_its_noise_exists(tmp_path, monkeypatch):
-    step = make_step(tmp_path)
-    account = step._mechanism.account
-    seen = []
-    original = step._mechanism._noisy
-    monkeypatch.setattr(
-        step._mechanism, "_noisy", lambda *given: seen.append(account.reserved - account._available) or original(*given)
-    )
-    step.take(3)
+    watched = make_step(tmp_path, randomness=LookedAt(look))
+    ledgers.append(watched.run.ledger)
+    watched.step.take(3)
     assert seen == [1, 2, 3]
 
 
-def test_a_step_whose_spending_failed_leaves_nothing_for_the_next(tmp_path, monkeypatch):
-    """Else the next release would hold two batches and charge one: a record could move it by 2C."""
-    step = make_step(tmp_path / "run")
-    released = []
-    release = step._mechanism.release
-
-    def full_disk(total, **options):
-        raise InputError("ledger: no space left")
-
-    monkeypatch.setattr(step._mechanism, "release", full_disk)
-    with pytest.raises(InputError, match="no space"):
-        step.take()
-    assert step._total.norm() > 0
-    only = torch.zeros_like(step._total)
-    monkeypatch.setattr(step, "_add", lambda *_: step._total.add_(1.0))
-    monkeypatch.setattr(
-        step._mechanism, "release", lambda total, **kw: released.append(total.clone()) or release(total, **kw)
-    )
-    step.take()
-    assert torch.equal(released[0], only + 1.0)
-
-
 def test_steps_end_with_the_plan(tmp_path):
-    step = make_step(tmp_path, event=make_event(count=3))
+    watched = make_step(tmp_path, event=make_event(count=3))
+    step = watched.step
     assert step.remaining == 3
     step.take(2)
-    before = copy.deepcopy(step.parts()["discriminator"].state_dict())
-    with pytest.raises(BudgetError, match="only 1 of the 3"):
+    before = copy.deepcopy(watched.network.state_dict())
+    with pytest.raises(BudgetError, match="2 more steps were asked for, but only 1 of the 3"):
         step.take(2)
-    after = step.parts()["discriminator"].state_dict()
-    assert all(torch.equal(before[name], value) for name, value in after.items())
+    assert all(torch.equal(before[name], value) for name, value in watched.network.state_dict().items())
     step.take(1)
     assert step.remaining == 0
 
 
-def test_the_discriminator_learns_to_tell_reals_from_fakes(tmp_path):
-    data = tiny_data()
-    bright = ImageDataset(data.name, data.domain, np.full_like(data.images, 250), data.labels)
-    nets = networks()
-    step = make_step(tmp_path, bright, nets, private=False, learning_rate=5e-3)
-    step.take(40)
-    assert step.remaining is None
-    assert step.diagnostics() == {}
-    labels = torch.zeros(8, dtype=torch.long)
-    random = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        fakes = nets[1].pixels(nets[1](nets[1].draw_latent(8, random), labels))
-        assert (nets[0](torch.full((8, 1, 8, 8), 250 / 255), labels) > nets[0](fakes, labels) + 1).all()
-
-
-def test_the_generator_is_followed_when_its_weights_change(tmp_path):
-    step = make_step(tmp_path, nets=(nets := networks()))
-    step._draw_ahead()
-    _, _, latent, labels = step._waiting[0]
-    before = step._fakes.render(latent, labels).images
-    with torch.no_grad():
-        for weight in nets[1].parameters():
-            weight.mul_(3)
-    step._fakes.refresh()
-    after = step._fakes.render(latent, labels).images
-    assert not torch.equal(before, after)
-    with torch.no_grad():
-        assert torch.allclose(after, nets[1].pixels(nets[1](latent, labels)))
+def test_without_privacy_there_is_nothing_to_spend_and_nothing_to_tell(tmp_path):
+    watched = make_step(tmp_path, private=False)
+    watched.step.take(2)
+    assert watched.step.remaining is None
+    assert watched.step.diagnostics() == {}
+    assert not watched.sums
+    assert watched.run.ledger.events() == ()
 
 
 def test_too_many_gradients_that_are_not_finite_abort_the_run(tmp_path):
-    nets = networks()
+    """Their rows count as zero, so the sum is empty; the abort comes with the next look."""
+    network = make_network()
     with torch.no_grad():
-        nets[0].image_layer.weight[0] = math.inf
-    step = make_step(tmp_path, nets=nets)
-    before = step._flat.values.clone()
-    step._sum_gradients()
-    assert not step._total.any()
-    with pytest.raises(AbortedRun, match="not finite"):
-        step.diagnostics()
-    assert torch.equal(step._flat.values, before)
+        network.image_layer.weight[0] = math.inf
+    event = make_event(noise_multiplier=ALMOST_NONE, count=200)
+    watched = make_step(tmp_path, network=network, event=event, **STILL)
+    before = copy.deepcopy(network.state_dict())
+    watched.step.take()
+    assert float(watched.sums[0].abs().max()) < 1e-7
+    for look in (watched.step.diagnostics, watched.step.check_finite, partial(watched.step.take, 100)):
+        with pytest.raises(AbortedRun, match="not finite"):
+            look()
+    assert len(watched.sums) <= 64, "a look comes with every new batch of draws"
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
 
 
+# What is refused
+
+
+@pytest.mark.parametrize("companions", [Public(), None])
 @pytest.mark.parametrize(
     ("event", "message"),
     [
@@ -309,86 +298,74 @@ def test_too_many_gradients_that_are_not_finite_abort_the_run(tmp_path):
         (make_event(sampling=NoSampling()), "is accounted"),
     ],
 )
-def test_an_event_that_says_something_else_is_refused(tmp_path, event, message):
+def test_an_event_that_says_something_else_is_refused(tmp_path, event, message, companions):
     with pytest.raises(InputError, match=message):
-        make_step(tmp_path, event=event)
+        make_step(tmp_path, event=event, companions=companions)
 
 
-def test_private_steps_without_an_event_are_refused(tmp_path, monkeypatch):
-    run = make_step(tmp_path)
+def test_private_steps_without_an_event_are_refused(tmp_path):
     with pytest.raises(InputError, match="need the event"):
-        DiscriminatorStep(_run_of(tmp_path / "more"), *networks(), run._settings, None)
+        make_step(tmp_path, event=None)
 
 
-def _run_of(folder):
-    folder.mkdir()
-    data = tiny_data()
-    plan = Plan("test", build_config(MethodConfig, {}), data.domain, BUDGET, (), 1.0, 1, 0, 0.0, 0.0)
-    return Run(folder, plan, data, Ledger.create(folder / "ledger.jsonl"), Randomness(), CPU)
-
-
-def test_a_batch_without_reals_is_refused():
+def test_a_batch_without_units_is_refused():
     with pytest.raises(InputError, match="batch: 0"):
         StepOptions(batch=0, clip=1.0, learning_rate=1e-3, betas=(0.5, 0.9))
 
 
-class Mixing(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(64, 1)
-
-    def forward(self, images, labels):
-        return self.layer(images.flatten(1) - images.flatten(1).mean(dim=0)).flatten()
-
-
-def test_a_discriminator_that_mixes_examples_is_refused(tmp_path):
+@pytest.mark.parametrize("companions", [Public(), None])
+def test_a_network_that_mixes_examples_is_refused(tmp_path, companions):
     with pytest.raises(InputError, match="mixes the examples"):
-        make_step(tmp_path, nets=(Mixing(), networks()[1]))
+        make_step(tmp_path, network=Mixing(), companions=companions)
+
+
+# Looking on
+
+
+def test_norms_are_what_a_step_clips_by_and_cost_nothing(tmp_path):
+    data = with_labels([0, 1, 2])
+    watched = make_step(tmp_path, data, **STILL)
+    found = watched.step.norms(torch.tensor([2, 0]))
+    inputs = torch.from_numpy(data.images[[2, 0]]).double() / 255, torch.from_numpy(data.labels[[2, 0]])
+    expected = rows_one_at_a_time(watched.network, inputs, lambda out: softplus(-out)).norm(dim=1)
+    assert (found >= expected).all()
+    assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-3)
+    assert watched.step.units == 3
+    assert watched.run.ledger.events()[0].executed == 0
+    assert not watched.sums
+
+
+def test_a_listener_is_called_before_each_step_at_the_weights_it_is_taken_from(tmp_path):
+    watched, heard = make_step(tmp_path), []
+    watched.step.listen(lambda: heard.append(copy.deepcopy(watched.network.state_dict())))
+    before = copy.deepcopy(watched.network.state_dict())
+    watched.step.take(2)
+    assert len(heard) == 2
+    assert all(torch.equal(before[name], value) for name, value in heard[0].items())
+    assert not all(torch.equal(before[name], value) for name, value in heard[1].items())
+
+
+# The optimiser
+
+
+def test_a_bound_on_the_weights_is_kept_after_every_step(tmp_path):
+    watched = make_step(tmp_path, weight_bound=0.01)
+    for _ in range(3):
+        watched.step.take()
+        largest = max(float(weight.abs().max()) for weight in watched.network.state_dict().values())
+        assert largest == pytest.approx(0.01)
 
 
 def test_a_checkpoint_brings_everything_back(tmp_path):
     first, second = make_step(tmp_path / "first"), make_step(tmp_path / "second")
-    first.take(3)
-    for name, part in first.parts().items():
-        second.parts()[name].load_state_dict(copy.deepcopy(part.state_dict()))
-    update = torch.randn(first._flat.values.numel(), dtype=torch.float64)
-    for step in (first, second):
-        step._optimizer.step(update)
-    states = [step.parts()["discriminator"].state_dict() for step in (first, second)]
+    first.step.take(3)
+    second.network.load_state_dict(copy.deepcopy(first.network.state_dict()))
+    second.step.optimizer.load_state_dict(copy.deepcopy(first.step.optimizer.state_dict()))
+    update = torch.randn_like(first.step.optimizer.state_dict()["first"], dtype=torch.float64)
+    for watched in (first, second):
+        watched.step.optimizer.step(update)
+    states = [watched.network.state_dict() for watched in (first, second)]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a graphics card")
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
-def test_a_captured_graph_adds_what_the_eager_code_adds(tmp_path, precision):
-    """Also for a batch that does not fit into the captured places, and for an empty one."""
-    step = make_step(tmp_path, device=torch.device("cuda"), runtime={"precision": precision})
-    step.take(2)
-    assert step._captured is not None
-    step._draw_ahead()
-    _, _, latent, labels = step._waiting[0]
-    capacity, filler = step._capacity, step._reals.filler
-    for size in (0, 3, RECORDS):
-        width = -(-max(1, size) // capacity) * capacity
-        indices = torch.full((width,), filler, device="cuda")
-        indices[:size] = torch.arange(size, device="cuda")
-        step._total.zero_()
-        step._captured.replay(indices, size, (latent, labels))
-        captured = step._total.clone()
-        step._total.zero_()
-        step._add(indices[:size], (latent, labels))
-        assert float((captured - step._total).norm()) < 1e-2 * float(step._total.norm())
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a graphics card")
-def test_replays_get_fresh_noise_and_fresh_batches(tmp_path, monkeypatch):
-    step = make_step(tmp_path, device=torch.device("cuda"))
-    updates = watch_updates(step, monkeypatch)
-    step.take(6)
-    rows = torch.stack(updates).double().cpu()
-    assert len({tuple(row[:5].tolist()) for row in rows}) == 6
-    noise = (rows[::2] - rows[1::2]).flatten() * (2 * BATCH) / math.sqrt(2)
-    assert 0.9 * CLIP * NOISE < float(noise.std()) < 1.5 * CLIP * NOISE
 
 
 def test_flat_adam_is_adam():
@@ -407,3 +384,40 @@ def test_flat_adam_is_adam():
         theirs.step()
     for own, other in zip(network.parameters(), reference.parameters(), strict=True):
         assert torch.allclose(own, other, atol=1e-6)
+
+
+# On a graphics card
+
+on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a graphics card")
+
+
+@on_a_card
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+@pytest.mark.parametrize("accompanied", [True, False])
+@pytest.mark.parametrize("records", [0, 3, RECORDS])
+def test_a_captured_graph_adds_what_one_example_at_a_time_adds(tmp_path, precision, accompanied, records):
+    """Also for a batch that does not fit into the captured places (there are 4 declared records), and for no record."""
+    data = tiny_data(records=max(1, records), nominal=4)
+    data = empty(data) if records == 0 else data
+    network = make_network()
+    settings = {**everybody(4, noise_multiplier=ALMOST_NONE), **STILL}
+    public = [Public(4, fresh=False) if accompanied else None for _ in range(2)]
+    reference = make_step(tmp_path / "cpu", data, network=copy.deepcopy(network), companions=public[0], **settings)
+    reference.take()
+    if accompanied and precision == "bf16":
+        public[1].number_type = torch.bfloat16
+    card = {"device": torch.device("cuda"), "runtime": {"precision": precision}}
+    captured = make_step(tmp_path / "cuda", data, network=network, companions=public[1], **settings, **card)
+    for _ in range(3):
+        captured.take()
+        found, expected = captured.sums[-1].cpu(), reference.sums[0]
+        assert float((found - expected).norm()) <= 1e-2 * float(expected.norm()) + 1e-6
+
+
+@on_a_card
+def test_replays_get_fresh_noise_and_fresh_batches(tmp_path):
+    watched = make_step(tmp_path, device=torch.device("cuda"), **STILL)
+    rows = torch.stack([watched.take() for _ in range(6)]).double().cpu()
+    assert len({tuple(row[:5].tolist()) for row in rows}) == 6
+    noise = (rows[::2] - rows[1::2]).flatten() * (2 * BATCH) / math.sqrt(2)
+    assert 0.9 * CLIP * NOISE < float(noise.std()) < 1.5 * CLIP * NOISE

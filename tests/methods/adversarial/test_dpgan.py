@@ -15,9 +15,9 @@ from torch.nn import functional
 from understudy.api import TrainOptions, resume, train
 from understudy.data import from_arrays
 from understudy.data.domain import Domain
-from understudy.engines.config import AdversaryConfig
 from understudy.errors import InputError
-from understudy.methods.adversarial.learner import GeneratorSteps
+from understudy.methods.adversarial.dpgan import DpGanMethodConfig
+from understudy.methods.adversarial.learner import AdversarialLearner
 from understudy.methods.adversarial.schedule import StepSchedule
 from understudy.methods.base import configure
 from understudy.methods.registry import get_method
@@ -143,19 +143,19 @@ def test_a_batch_above_the_declared_records_is_refused():
 
 
 @pytest.fixture
-def player(tmp_path: Path) -> GeneratorSteps:
+def player(tmp_path: Path) -> AdversarialLearner:
     return make_player(tmp_path)
 
 
-def make_player(folder: Path, decay: float = 0.0) -> GeneratorSteps:
+def make_player(folder: Path, decay: float = 0.0) -> AdversarialLearner:
     implementation = get_method("gan")
     config = configure(implementation, NOT_PRIVATE["gan"].config())
     plan = implementation.plan(config, tiny_data().domain, NoBudget())
     data = tiny_data()
     run = Run(folder, plan, data, Ledger.create(folder / "ledger.jsonl"), Randomness(3), torch.device("cpu"))
     network = GeneratorConfig(kind="dpgan", shape=(1, 8, 8), classes=3, latent=2, width=2)
-    settings = AdversaryConfig(generator_learning_rate=1e-2, average_decay=decay)
-    return GeneratorSteps(run, network, settings, batch=16)
+    settings = DpGanMethodConfig(generator_learning_rate=1e-2, average_decay=decay)
+    return AdversarialLearner(run, network, settings, batch=16)
 
 
 def discriminator() -> DpganDiscriminator:
@@ -254,12 +254,12 @@ def test_the_head_start_is_for_the_discriminator_alone(tmp_path):
 
 
 def test_diagnostics_hold_clipping_accuracies_and_moves_and_stay_private(tmp_path, monkeypatch):
-    folder, step = tmp_path / "run", GeneratorSteps.step
+    folder, step = tmp_path / "run", AdversarialLearner.step
 
-    def always_fooled(self: GeneratorSteps, judge: torch.nn.Module, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def always_fooled(self: AdversarialLearner, judge: torch.nn.Module, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         return step(self, judge, number)[0], torch.tensor(0.25)
 
-    monkeypatch.setattr(GeneratorSteps, "step", always_fooled)
+    monkeypatch.setattr(AdversarialLearner, "step", always_fooled)
     tiny_train("dpgan", tiny_data(), folder, privacy={"steps": 12}, method={"head_start": 0})
     lines = read_lines(folder / "private" / "diagnostics.jsonl")
     clipped = [line["clipped"] for line in lines if "clipped" in line]

@@ -15,7 +15,7 @@ from scipy import stats
 
 from understudy.api import resume
 from understudy.data.domain import Domain
-from understudy.engines.dpsgd.sgd import PrivateSgd, SgdOptions
+from understudy.engines.dpsgd.step import PrivateStep, StepOptions
 from understudy.engines.embedding import fit as fitting
 from understudy.engines.embedding.means import Embedding
 from understudy.errors import AbortedRun, CheckError, InputError
@@ -105,7 +105,7 @@ def test_each_image_is_encoded_by_itself():
 # Sensitivity of the auto-encoder's steps
 
 
-def stepping_of(folder, data, *, clip: float = 0.1, seed: int = 1) -> tuple[PrivateSgd, Autoencoder]:
+def stepping_of(folder, data, *, clip: float = 0.1, seed: int = 1) -> tuple[PrivateStep, Autoencoder]:
     """Steps inside a run in which every record takes part (a rate of one), from the same weights each time."""
     method = get_method("dp-merf-ae")
     plan = method.plan(configure(method, case_of("dp-merf-ae").config()), data.domain, BUDGET)
@@ -115,9 +115,12 @@ def stepping_of(folder, data, *, clip: float = 0.1, seed: int = 1) -> tuple[Priv
     network = Autoencoder(Encoder((1, 8, 8), 3, 2), generator.decoder)
     event = Event(noise_multiplier=1.0, sensitivity="C", sampling=PoissonSampling(rate=1.0), count=5, purpose="steps")
     batch = data.domain.nominal_records
-    settings = SgdOptions(batch, clip, learning_rate=1e-3)
-    steps = PrivateSgd(run, network, settings, event, lambda raw, seen: reconstruction_losses(raw, seen.images))
-    return steps, network
+    options = StepOptions(batch, clip, learning_rate=1e-3)
+
+    def objective(seen):
+        return (seen.images,), lambda raw: reconstruction_losses(raw, seen.images)
+
+    return PrivateStep(run, network, objective, options, event), network
 
 
 @pytest.fixture

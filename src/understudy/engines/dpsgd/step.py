@@ -56,7 +56,7 @@ class Companions(Protocol):
         ...
 
     def render(self, *drawn: Tensor) -> Examples:
-        """The examples themselves; on a graphics card this is captured, so it must not wait for the device."""
+        """The examples themselves, in the number type of ``step_precision``; captured, so nothing may wait here."""
         ...
 
 
