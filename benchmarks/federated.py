@@ -34,7 +34,7 @@ import torch
 import understudy as us
 from record import command_line, current_commit, device_name, seconds_on_record
 from understudy.data.dataset import with_clients
-from understudy.data.options import source_options
+from understudy.data.domain import source_options
 from understudy.devices import choose_device
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.inspection.inspection import inspect_samples

@@ -20,7 +20,7 @@ import torch
 
 from record import command_line, current_commit, device_name
 from understudy.data import from_arrays
-from understudy.data.options import source_options
+from understudy.data.domain import source_options
 from understudy.devices import choose_device
 from understudy.engines.critics.panel import Home
 from understudy.federated.fleet import Round, SimulatedFleet

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.configs import MethodConfig
 from understudy.data.dataset import ImageDataset
-from understudy.data.declarations import DataOptions
 from understudy.data.domain import Domain
+from understudy.data.sources import DataOptions
 from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.files import file_sha256, make_folder
 from understudy.methods.base import Method, check_budget, configure

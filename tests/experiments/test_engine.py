@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from understudy.data.declarations import DataOptions
+from understudy.data.sources import DataOptions
 from understudy.errors import InputError
 from understudy.experiments.curves import Curve
 from understudy.experiments.engine import Entrant, ExperimentOptions, WorkOptions, compare, sweep

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from understudy.data import ImageDataset, from_arrays
-from understudy.data.options import source_options
+from understudy.data.domain import source_options
 from understudy.federated.client import Client, Membership
 from understudy.federated.contract import Contract
 from understudy.federated.gs_wgan import FederatedConfig, GsWganFederated, federation_contract

@@ -111,7 +111,7 @@ def _budget(epsilon: float | None, delta: float | None) -> Budget:
 def _label(release: Release, images: str, to: Path) -> dict[str, Any]:
     """Label images of a file or folder. Privacy: post-processing of the annotated release."""
     from understudy.api import label_images
-    from understudy.data.declarations import DataOptions
+    from understudy.data.sources import DataOptions
     from understudy.release.export import check_destination, export
     from understudy.report.pictures import planes_last
 

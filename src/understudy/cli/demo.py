@@ -54,7 +54,7 @@ def _train(run: Path, say: Callable[[str], None]) -> None:
     import torch
 
     from understudy.api import TrainOptions, continue_run, start_run
-    from understudy.data.declarations import DataOptions
+    from understudy.data.sources import DataOptions
     from understudy.privacy.budget import Budget
 
     torch.set_num_threads(1)  # as quick for images this small, and not slowed down by whatever else is running
@@ -79,7 +79,7 @@ def _sample(run: Path, destination: Path) -> None:
 
 
 def _evaluate(run: Path) -> float:
-    from understudy.data.declarations import DataOptions
+    from understudy.data.sources import DataOptions
     from understudy.evaluate.evaluation import SampleOptions, evaluate_release
     from understudy.progress import show_scoring
 

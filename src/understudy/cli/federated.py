@@ -113,8 +113,8 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Write a federation: contract, certificates, keys, Flower's files, and a folder for each client."""
-    from understudy.data.declarations import parse_shape
-    from understudy.data.options import declare_domain
+    from understudy.data.domain import declare_domain
+    from understudy.data.sources import parse_shape
     from understudy.privacy.budget import Budget
 
     channels, height, width = parse_shape(shape)
@@ -186,8 +186,8 @@ def client(
 ) -> None:
     """Take part: answer the server's questions with installed code only, until interrupted."""
     _require_flower()
-    from understudy.data.declarations import parse_declarations
-    from understudy.data.options import source_options
+    from understudy.data.domain import source_options
+    from understudy.data.sources import parse_declarations
     from understudy.federated.deployment.supernode import check_address, run_client
     from understudy.federated.task import lasting_source, read_terms, write_terms
 

@@ -11,7 +11,7 @@ from understudy.cli.options import Classes, Declare, Json, Records, Shape, data_
 from understudy.errors import CheckError, InputError
 
 if TYPE_CHECKING:
-    from understudy.data.declarations import DataOptions
+    from understudy.data.sources import DataOptions
     from understudy.inspection.samples import Samples
 
 

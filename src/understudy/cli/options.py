@@ -18,7 +18,7 @@ import typer
 from understudy.errors import InputError
 
 if TYPE_CHECKING:
-    from understudy.data.declarations import DataOptions
+    from understudy.data.sources import DataOptions
     from understudy.experiments.curves import Curve
     from understudy.methods.base import Method
     from understudy.privacy.budget import Budget
@@ -79,7 +79,7 @@ def data_options(
     source: str, records: int | None, classes: int | None, shape: str | None, declare: Sequence[str] | None
 ) -> DataOptions:
     """The data that were named, with what was declared about them."""
-    from understudy.data.declarations import DataOptions
+    from understudy.data.sources import DataOptions
 
     return DataOptions(source, records, classes, shape, tuple(declare or ()))
 

@@ -40,8 +40,8 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Say what a run would do and cost, without data."""
-    from understudy.data.declarations import parse_shape
-    from understudy.data.options import declare_domain
+    from understudy.data.domain import declare_domain
+    from understudy.data.sources import parse_shape
     from understudy.methods.base import configure
     from understudy.methods.registry import get_method
     from understudy.privacy.plan import remarked

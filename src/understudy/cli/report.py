@@ -13,8 +13,8 @@ from understudy.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from understudy.data import ImageDataset
-    from understudy.data.declarations import DataOptions
     from understudy.data.domain import Domain
+    from understudy.data.sources import DataOptions
     from understudy.report.report import ReportOptions
 
 

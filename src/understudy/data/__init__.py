@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from understudy.data.arrays import from_arrays
 from understudy.data.dataset import ImageDataset, Unit
-from understudy.data.domain import Domain
-from understudy.data.options import SourceOptions, source_options
+from understudy.data.domain import Domain, SourceOptions, source_options
 from understudy.data.partition import PaddedTable, Partition
 from understudy.data.sampling import PoissonSampler, sampling_rate
 from understudy.data.sources import load

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from understudy.data.dataset import STORED_RANGE, ImageDataset, check_column, check_label_range
-from understudy.data.options import (
+from understudy.data.domain import (
     Declared,
     SourceOptions,
     declare_domain,

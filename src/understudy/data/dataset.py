@@ -9,8 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy.data.domain import Domain
-from understudy.data.options import positive_whole
+from understudy.data.domain import Domain, positive_whole
 from understudy.errors import InputError
 
 Unit = Literal["record", "client"]

@@ -1,10 +1,19 @@
-"""The declared domain of a data set: everything about it that is assumed public, and nothing read from its records."""
+"""What a data owner declares: the domain, all of it assumed public and none of it read from the records, and options.
+
+``Domain`` is what is known of a data set. ``SourceOptions`` are the rarer choices when reading one, and the common ones
+are arguments of ``load``.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from understudy.configs import Count, Strict
+from understudy.errors import InputError
 
 
 class Domain(BaseModel):
@@ -16,11 +25,11 @@ class Domain(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     shape: tuple[int, int, int]  # channels, height, width
-    classes: Annotated[int, Field(ge=1)] | None = None  # None: unlabelled
+    classes: Count | None = None  # None: unlabelled
     class_names: tuple[str, ...] | None = None
     value_range: tuple[float, float] = (0.0, 255.0)
-    nominal_records: Annotated[int, Field(ge=1)]
-    nominal_clients: Annotated[int, Field(ge=1)] | None = None
+    nominal_records: Count
+    nominal_clients: Count | None = None
 
     @model_validator(mode="after")
     def _sensible(self) -> Domain:
@@ -55,3 +64,128 @@ class Domain(BaseModel):
         if self.nominal_clients is not None:
             statements.append(f"nominal_clients: {self.nominal_clients}")
         return statements
+
+
+class SourceOptions(Strict):
+    """How to read a source and what the owner declares about it beyond ``records`` and ``classes``.
+
+    Privacy: everything here is chosen by the owner without looking at the records. What ends up in the domain (class
+    names, number of clients) is published in the certificate.
+    """
+
+    name: str | None = None  # what reports call the data set
+    class_names: tuple[str, ...] | None = None  # published; for class folders also the order of the labels
+    value_range: tuple[float, float] | None = None  # of arrays that are not 8-bit; mapped to 0..255
+    size: tuple[int, int] | None = None  # height, width: resize to it; None keeps the size and refuses a mixture
+    channels: Literal[1, 3] | None = None  # convert to grey or RGB; None keeps the mode and refuses a mixture
+    unlabelled: bool = False  # ignore the labels of the source
+    clients: bool = False  # read who contributed each record (sub-folder per client, or the array "writer"/"clients")
+    nominal_clients: Count | None = None  # declared, public number of clients
+    min_images: Count | None = None  # FEMNIST only: leave out writers with fewer images
+
+    @model_validator(mode="after")
+    def _sensible(self) -> SourceOptions:
+        if self.value_range is not None and self.value_range[0] >= self.value_range[1]:
+            raise ValueError(f"value_range: {self.value_range} is empty; pass (lowest, highest)")
+        if self.size is not None and not all(8 <= side <= 64 for side in self.size):
+            raise ValueError(f"size: {self.size[0]}x{self.size[1]}; sizes from 8x8 to 64x64 are supported")
+        if self.class_names is not None and len(set(self.class_names)) != len(self.class_names):
+            raise ValueError(f"class_names: {', '.join(self.class_names)} holds a name twice; name each class once")
+        if self.class_names is not None and self.unlabelled:
+            raise ValueError("class_names: given together with unlabelled=True; pass one of them")
+        return self
+
+
+@dataclass(frozen=True)
+class Declared:
+    """All that a caller said about a source, carried together."""
+
+    records: int | None = None
+    classes: int | None = None
+    options: SourceOptions = field(default_factory=SourceOptions)
+
+    def __post_init__(self) -> None:
+        if self.options.unlabelled and self.classes is not None:
+            raise InputError(f"classes: {self.classes} given together with unlabelled=True; pass one of them")
+
+    def with_options(self, **changes: object) -> Declared:
+        """The same declaration with some options changed."""
+        return Declared(self.records, self.classes, self.options.model_copy(update=changes))
+
+
+def first_sentence(error: ValidationError) -> str:
+    """The first complaint of a validation as one sentence that names the field."""
+    first = error.errors()[0]
+    message = str(first["msg"]).removeprefix("Value error, ")
+    where = ".".join(str(part) for part in first["loc"])
+    if not where:
+        return message
+    if first["type"] == "extra_forbidden":
+        return f"{where}: there is no such option; known are {', '.join(sorted(SourceOptions.model_fields))}"
+    return f"{where}: {first.get('input')!r} is not valid ({message[:1].lower()}{message[1:]}); see docs/data.md"
+
+
+def source_options(**values: object) -> SourceOptions:
+    """``SourceOptions`` for callers with user input: a bad value is an ``InputError`` with one sentence."""
+    try:
+        return SourceOptions.model_validate(values)
+    except ValidationError as error:
+        raise InputError(first_sentence(error)) from None
+    except UnicodeEncodeError as error:
+        raise InputError(f"declarations: {error.object!r} is not valid text; write names in UTF-8") from None
+
+
+def declare_domain(**values: object) -> Domain:
+    """A ``Domain`` from declared values: a bad value is an ``InputError`` with one sentence."""
+    try:
+        return Domain.model_validate(values)
+    except ValidationError as error:
+        raise InputError(first_sentence(error)) from None
+    except UnicodeEncodeError as error:
+        raise InputError(f"declarations: {error.object!r} is not valid text; write names in UTF-8") from None
+
+
+def positive_whole(name: str, value: object, example: int) -> int:
+    """A positive whole number of any integer type; fractions, truth values and text are refused."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise InputError(f"{name}: {value!r} is not a positive whole number; pass for example {name}={example}")
+    return int(value)
+
+
+def require_records(records: int | None) -> int:
+    """The declared number of records; there is no default, because the true number is private."""
+    if records is None:
+        raise InputError(
+            "records: the number of records was not declared; pass records=N (--records N), a public size that need "
+            "not be exact"
+        )
+    return positive_whole("records", records, example=10_000)
+
+
+def require_clients(options: SourceOptions) -> int:
+    """The declared number of clients; there is no default, because the true number is private."""
+    if options.nominal_clients is None:
+        raise InputError(
+            "nominal_clients: records carry clients, but the number of clients was not declared;"
+            " pass nominal_clients=N, a public number (it need not be exact)"
+        )
+    return options.nominal_clients
+
+
+def require_classes(classes: int | None, options: SourceOptions) -> int:
+    """The declared number of classes, from ``classes`` or from the class names."""
+    names = options.class_names
+    if classes is None and names is None:
+        raise InputError(
+            "classes: records carry labels, but the classes were not declared;"
+            " pass classes=N (--classes N), or unlabelled=True (--declare unlabelled=true) to ignore the labels"
+        )
+    if classes is None:
+        assert names is not None
+        return len(names)
+    classes = positive_whole("classes", classes, example=10)
+    if names is not None and len(names) != classes:
+        raise InputError(
+            f"class_names: {len(names)} names, but classes={classes} was declared; pass one name per class"
+        )
+    return classes

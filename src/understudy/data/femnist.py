@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from understudy.data.arrays import from_arrays, map_values, normalise_labels
 from understudy.data.dataset import ImageDataset
+from understudy.data.domain import Declared, SourceOptions
 from understudy.data.npz import array_names, read_array
-from understudy.data.options import Declared, SourceOptions
 from understudy.errors import InputError
 
 CLASS_NAMES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)

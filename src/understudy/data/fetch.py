@@ -19,11 +19,10 @@ from urllib.parse import urlsplit
 
 from numpy.typing import NDArray
 
-from understudy.data.catalog import KnownSet, RemoteFile, cache_folder, known_set
+from understudy.data.catalog import KnownSet, RemoteFile, cache_folder, known_set, load_known_from, read_pair
+from understudy.data.domain import Declared
 from understudy.data.femnist import load_femnist, read_leaf
-from understudy.data.named import load_known_from, read_pair
 from understudy.data.npz import array_names, read_array, write_arrays
-from understudy.data.options import Declared
 from understudy.errors import InputError
 
 Advance = Callable[[RemoteFile, int], None]  # called with the bytes of a file that are here by now

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from understudy.data.domain import SourceOptions, require_classes
 from understudy.data.npz import LIMIT_BYTES
-from understudy.data.options import SourceOptions, require_classes
 from understudy.errors import EmptyDataError, InputError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from understudy.data.dataset import ImageDataset, Unit
+from understudy.data.domain import positive_whole
 from understudy.data.npz import array_names, read_array, write_arrays
-from understudy.data.options import positive_whole
 from understudy.data.sampling import Bits, uniform_integers
 from understudy.errors import InputError
 

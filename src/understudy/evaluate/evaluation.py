@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from understudy.data.dataset import ImageDataset
-from understudy.data.declarations import DataOptions
+from understudy.data.sources import DataOptions
 from understudy.devices import choose_device, describe_device
 from understudy.errors import InputError
 from understudy.evaluate.calibration import ratio, reference_accuracies, summarise

@@ -4,7 +4,7 @@ The folder of one: what was asked for (``comparison.json`` or ``sweep.json``), a
 or ``points/``), the figures (``compare.json`` or ``curve.json``), and what the caller draws of them. All but the
 releases of the runs is private or stamped.
 
->>> from understudy.data.declarations import DataOptions
+>>> from understudy.data.sources import DataOptions
 >>> from understudy.experiments.engine import Entrant, ExperimentOptions, compare, sweep
 >>> options = ExperimentOptions(DataOptions("digits"), epsilon=10, delta=1e-5)
 >>> compare([Entrant("dp-merf"), Entrant("dpgan")], "comparison", options)  # doctest: +SKIP

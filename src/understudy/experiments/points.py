@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from understudy.data.declarations import DataOptions
+from understudy.data.sources import DataOptions
 from understudy.errors import BudgetError, InputError
 from understudy.methods.base import check_budget, configure
 from understudy.methods.config import apply_settings

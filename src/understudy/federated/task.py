@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from understudy.data.catalog import is_known
 from understudy.data.dataset import ImageDataset, no_records
-from understudy.data.options import SourceOptions
+from understudy.data.domain import SourceOptions
 from understudy.data.sources import load
 from understudy.errors import EmptyDataError, InputError
 from understudy.federated.client import Client, Membership, check_membership, lost_ledger, open_ledger, spending

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
+from understudy.data.catalog import load_named
 from understudy.data.dataset import with_clients
-from understudy.data.named import load_named
+from understudy.data.domain import Declared
 from understudy.data.npz import write_arrays
-from understudy.data.options import Declared
 from understudy.errors import InputError
 from understudy.federated.client_app import Answering, make_client_app
 from understudy.federated.deployment import processes, supernode
