@@ -23,7 +23,7 @@ from torch import Tensor
 
 from discriminator_speed import ours_step, random_data, synchronize
 from record import command_line, current_commit, device_name
-from understudy.privacy.randomness.words import KeyedWords
+from understudy.privacy.randomness.streams import KeyedWords
 
 SOURCES = ("secure", "torch")
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from understudy.engines.embedding.means import Embedding, NoisyMeans
 from understudy.errors import InputError
 from understudy.federated.contract import DIGEST_BYTES, Contract, EmbeddingTerms
-from understudy.privacy.randomness.words import KeyedWords
+from understudy.privacy.randomness.streams import KeyedWords
 
 _QUESTION, _ANSWER = b"USE1", b"USF1"
 _HEAD = struct.Struct(f"<4sI{DIGEST_BYTES}s")  # kind, client, contract

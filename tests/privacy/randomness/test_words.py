@@ -10,9 +10,8 @@ import pytest
 import torch
 from scipy import stats
 
-from understudy.privacy.randomness import words as keyed_words
-from understudy.privacy.randomness.streams import Randomness
-from understudy.privacy.randomness.words import KEY_BYTES, LOW_BITS, KeyedWords
+from understudy.privacy.randomness import streams as keyed_words
+from understudy.privacy.randomness.streams import KEY_BYTES, LOW_BITS, KeyedWords, Randomness
 
 CPU = torch.device("cpu")
 FALSE_ALARM = 1e-6
@@ -147,7 +146,7 @@ def test_threads_never_get_the_same_block():
 def test_a_forked_process_cannot_repeat_the_stream(monkeypatch):
     words = stream()
     words.words(1)
-    monkeypatch.setattr("understudy.privacy.randomness.words.os.getpid", lambda: -1)
+    monkeypatch.setattr("understudy.privacy.randomness.streams.os.getpid", lambda: -1)
     with pytest.raises(RuntimeError, match="forked process"):
         words.words(1)
 

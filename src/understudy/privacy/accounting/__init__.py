@@ -6,7 +6,6 @@ half a percent of the truth; ``renyi`` is a looser check on both. No torch here:
 
 from __future__ import annotations
 
-from understudy.privacy.accounting.calibration import calibrate
-from understudy.privacy.accounting.figures import certified_epsilon, delta, describe, epsilon
+from understudy.privacy.accounting.figures import calibrate, certified_epsilon, delta, describe, epsilon
 
 __all__ = ["calibrate", "certified_epsilon", "delta", "describe", "epsilon"]
