@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: safetensors and text, written aside, synced and renamed. No pickle."""
+"""Files that appear whole or not at all: safetensors, text and JSON, written aside, synced and renamed. No pickle."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from understudy.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MAXIMUM_BYTES = 4 * 2**20
-
+_LARGEST_JSON = 4 * 2**20  # bytes
 _YOUNG_SECONDS = 5.0
 
 
@@ -68,11 +67,32 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise _unwritable(path, error) from None
 
 
+def read_json(path: Path, what: str) -> Any:
+    """Decode a JSON file of reasonable size."""
+    try:
+        if path.stat().st_size > _LARGEST_JSON:
+            raise InputError(f"{what}: {path} is larger than {_LARGEST_JSON} bytes; it is not a {what}")
+        return decode_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{what}: {path} cannot be read ({error.strerror}); is this a release folder?") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{what}: {path} is not valid JSON; the file is damaged") from None
+
+
 def decode_json(text: str) -> Any:
     """The value of a JSON text; a ValueError also where half a character is escaped, which nobody could write again."""
     value = json.loads(text)
     json.dumps(value, ensure_ascii=False).encode("utf-8")
     return value
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def make_folder(path: Path, what: str) -> None:
@@ -153,24 +173,3 @@ def _publish(temporary: Path, path: Path) -> None:
 def _unwritable(path: Path, error: Exception) -> InputError:
     reason = getattr(error, "strerror", None) or error
     return InputError(f"output: {path} could not be written ({reason}); free the disk or choose another folder")
-
-
-def read_json(path: Path, what: str) -> Any:
-    """Decode a JSON file of reasonable size."""
-    try:
-        if path.stat().st_size > _MAXIMUM_BYTES:
-            raise InputError(f"{what}: {path} is larger than {_MAXIMUM_BYTES} bytes; it is not a {what}")
-        return decode_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{what}: {path} cannot be read ({error.strerror}); is this a release folder?") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{what}: {path} is not valid JSON; the file is damaged") from None
-
-
-def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(2**20):
-            digest.update(piece)
-    return digest.hexdigest()
