@@ -229,7 +229,10 @@ def start_run(
     options: TrainOptions,
     watch: Callable[[], AbstractContextManager[Watched]] = _UNWATCHED,
 ) -> Release:
-    """Check everything that needs no data, then load the data and train; ``watch`` is entered once they are loaded."""
+    """Check everything that needs no data, then load the data and train; ``watch`` is entered once they are loaded.
+
+    Privacy: as ``train``.
+    """
     configure(get_method(method), options.config or {}, options.preset)
     data = source.load()
     with watch() as (listener, stop):
@@ -245,7 +248,10 @@ def start_annotation(
     options: TrainOptions,
     watch: Callable[[], AbstractContextManager[Watched]] = _UNWATCHED,
 ) -> Release:
-    """Load a release and labelled data, then annotate; ``watch`` is entered once they are loaded."""
+    """Load a release and labelled data, then annotate; ``watch`` is entered once they are loaded.
+
+    Privacy: as ``annotate``.
+    """
     from understudy.release.release import load
 
     release, data = load(base), source.load()
@@ -262,7 +268,10 @@ def continue_run(
     watch: Callable[[], AbstractContextManager[Watched]] = _UNWATCHED,
     annotation: bool = False,
 ) -> Release:
-    """Continue a run with what it was started with; what is ``asked`` for now must agree with that, or be None."""
+    """Continue a run with what it was started with; what is ``asked`` for now must agree with that, or be None.
+
+    Privacy: as ``resume``.
+    """
     described = read_description(RunFolder(out))
     fixed = {"method": described.method, "epsilon": described.budget.epsilon, "delta": described.budget.delta}
     for name, value in asked.items():
