@@ -33,7 +33,7 @@ from understudy.models.generator import GeneratorConfig, build_generator
 from understudy.models.selu import SeluCritic
 from understudy.privacy.budget import Budget
 from understudy.privacy.claims.bayesian import BayesianAccountant
-from understudy.privacy.claims.bayesian_claim import BayesianConfig
+from understudy.privacy.claims.statements import BayesianConfig
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.plan import Plan

@@ -26,7 +26,7 @@ from record import command_line, current_commit, device_name, seconds_on_record
 from understudy.devices import choose_device
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.methods.config import apply_settings
-from understudy.privacy.claims.kept import kept_claims
+from understudy.privacy.claims.statements import kept_claims
 from understudy.release.grid import grid_png
 from understudy.runs.folder import RunFolder
 

@@ -11,7 +11,7 @@ import pytest
 
 from understudy.privacy.certificate import Certificate
 from understudy.privacy.claims.bayesian import BayesianAccountant
-from understudy.privacy.claims.bayesian_claim import NOT_COVERED, WARNING, BayesianClaim, BayesianConfig, as_published
+from understudy.privacy.claims.statements import NOT_COVERED, WARNING, BayesianClaim, BayesianConfig, as_published
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.release.model_card import model_card
 from understudy.release.release import Release, load

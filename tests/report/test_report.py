@@ -11,8 +11,7 @@ import pytest
 
 from understudy.errors import InputError
 from understudy.privacy.claims.bayesian import BayesianAccountant
-from understudy.privacy.claims.bayesian_claim import BayesianConfig
-from understudy.privacy.claims.kept import keep_claims
+from understudy.privacy.claims.statements import BayesianConfig, keep_claims
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.release.release import load
 from understudy.report.report import ReportOptions, write_report

@@ -15,8 +15,8 @@ import pytest
 from scipy.stats import binom
 
 from understudy.privacy.claims.bayesian import BayesianAccountant
-from understudy.privacy.claims.bayesian_claim import FEWEST_EFFECTIVE, BayesianConfig
 from understudy.privacy.claims.bayesian_moments import Pool, mean_bounds
+from understudy.privacy.claims.statements import FEWEST_EFFECTIVE, BayesianConfig
 from understudy.privacy.events import Event, PoissonSampling
 
 FALSE_ALARM = 1e-6

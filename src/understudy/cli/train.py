@@ -113,8 +113,7 @@ def _other_figures(release: Release, out: Path) -> dict[str, Any]:
 
 def _tell_other_figures(release: Release, out: Path) -> None:
     """Published claims in words; of those that are kept in the private folder only where they are."""
-    from understudy.privacy.claims.bayesian_claim import claim_in_words
-    from understudy.privacy.claims.kept import STAMP
+    from understudy.privacy.claims.statements import STAMP, claim_in_words
 
     for claim in release.certificate.data_dependent or ():
         typer.echo("beside it: " + " ".join(claim_in_words(claim)))

@@ -24,7 +24,7 @@ from understudy.methods.registry import ANNOTATED, get_method, method_names
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import Certificate
-from understudy.privacy.claims import bayesian_claim
+from understudy.privacy.claims import statements
 from understudy.privacy.events import Event, PoissonSampling
 from understudy.privacy.plan import RECORDS_ONLY, Costs, Plan
 from understudy.runs.loop import Resumable
@@ -167,7 +167,7 @@ class Annotation(Method):
             "runs_on_this_data": fields["runs_on_this_data"] + of_base.runs_on_this_data,
             "plan_raised": fields["plan_raised"] or of_base.plan_raised,
             "remarks": [*of_base.remarks, *fields["remarks"]],
-            "not_covered": [item for item in not_covered if item != bayesian_claim.NOT_COVERED],
+            "not_covered": [item for item in not_covered if item != statements.NOT_COVERED],
         }
 
     def released_config(self, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from understudy.methods.config import build_config, overlay
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget, NoBudget
 from understudy.privacy.certificate import Guarantee
-from understudy.privacy.claims.kept import DataDependentClaim
+from understudy.privacy.claims.statements import DataDependentClaim
 from understudy.privacy.events import Event
 from understudy.privacy.plan import Costs, Plan
 

@@ -12,7 +12,7 @@ from understudy.configs import Count, Fraction, NonNegative, Share, Strict
 from understudy.errors import InputError
 from understudy.files import read_json
 from understudy.privacy.audits import AuditRecord
-from understudy.privacy.claims.bayesian_claim import BayesianClaim
+from understudy.privacy.claims.statements import BayesianClaim
 from understudy.privacy.events import Event
 
 _MAXIMUM_BYTES = 4 * 2**20

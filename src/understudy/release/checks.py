@@ -18,7 +18,7 @@ from understudy.methods.registry import ANNOTATED, get_method, method_names
 from understudy.privacy import accounting
 from understudy.privacy.audits import AuditRecord
 from understudy.privacy.certificate import Certificate
-from understudy.privacy.claims.bayesian_claim import NOT_COVERED, BayesianClaim, rounded
+from understudy.privacy.claims.statements import NOT_COVERED, BayesianClaim, rounded
 from understudy.privacy.events import Event
 from understudy.privacy.meaning import event_in_words
 from understudy.release import folders
@@ -170,8 +170,8 @@ def figures_possible(claim: BayesianClaim, events: tuple[Event, ...]) -> tuple[f
     import numpy as np
 
     from understudy.privacy.claims.bayesian import BayesianAccountant, unsampled_moments
-    from understudy.privacy.claims.bayesian_claim import BayesianConfig
     from understudy.privacy.claims.bayesian_moments import price_of_delta
+    from understudy.privacy.claims.statements import BayesianConfig
 
     sampled = [event for event in events if event.sampling.kind == "poisson"]
     if len(sampled) != 1 or sampled[0].count != claim.steps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
-from understudy.privacy.claims.bayesian_claim import claim_in_words
+from understudy.privacy.claims.statements import claim_in_words
 from understudy.privacy.meaning import against, attack_bound, by_viewer, claim, event_in_words, in_words
 from understudy.privacy.randomness.streams import OS_ENTROPY
 

@@ -21,8 +21,8 @@ from understudy.methods.config import build_config
 from understudy.models.generator import Generator
 from understudy.privacy import accounting
 from understudy.privacy.certificate import NOT_PRIVATE, Certificate, Guarantee, parse_certificate, read_certificate
-from understudy.privacy.claims import bayesian_claim
-from understudy.privacy.claims.kept import keep_claims
+from understudy.privacy.claims import statements
+from understudy.privacy.claims.statements import keep_claims
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.meaning import by_viewer
 from understudy.privacy.randomness.streams import OS_ENTROPY, Randomness
@@ -195,7 +195,7 @@ def _certificate_fields(
     """What the run itself has to say in a certificate."""
     claims = _claims(method, folder, description, ledger)
     promised = [Guarantee.model_validate(claim) for claim in claims["guarantees"]]
-    disclosed = (bayesian_claim.NOT_COVERED,) if claims.get("data_dependent") else ()
+    disclosed = (statements.NOT_COVERED,) if claims.get("data_dependent") else ()
     return {
         **claims,
         "assumed_public": description.domain.assumed_public(),
@@ -220,11 +220,11 @@ def _claims(method: Method, folder: RunFolder, description: RunDescription, ledg
     others = method.data_dependent_claims(config, events, description.budget, folder)
     keep_claims(folder.claims, others, claims)
     publish = method.publishes_data_dependent_claims(config)
-    published = [claim for claim in others if publish and isinstance(claim, bayesian_claim.BayesianClaim)]
+    published = [claim for claim in others if publish and isinstance(claim, statements.BayesianClaim)]
     return {
         "guarantees": [claim.model_dump(exclude_none=True) for claim in claims],
         "events": [event.model_dump(exclude_none=True) for event in events],
-        "data_dependent": [bayesian_claim.as_published(claim).model_dump() for claim in published] or None,
+        "data_dependent": [statements.as_published(claim).model_dump() for claim in published] or None,
         "accounting": accounting.describe(),
     }
 

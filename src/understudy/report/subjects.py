@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.files import read_json
-from understudy.privacy.claims.kept import DataDependentClaim, kept_claims
+from understudy.privacy.claims.statements import DataDependentClaim, kept_claims
 from understudy.release.folders import find_release
 from understudy.release.grid import class_rows
 from understudy.release.release import Release, load

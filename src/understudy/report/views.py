@@ -13,8 +13,7 @@ from markupsafe import Markup
 from understudy.experiments.reproduce import train_command
 from understudy.privacy import meaning
 from understudy.privacy.certificate import Certificate, Guarantee
-from understudy.privacy.claims.bayesian_claim import claim_in_words
-from understudy.privacy.claims.kept import kept_claim_in_words
+from understudy.privacy.claims.statements import claim_in_words, kept_claim_in_words
 from understudy.report import charts, pictures
 from understudy.report.published import comparable_rows, published_note
 from understudy.report.subjects import Subject

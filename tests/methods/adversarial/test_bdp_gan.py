@@ -19,8 +19,7 @@ from understudy.models.selu import DpganDiscriminatorConfig, SeluCritic
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.claims.bayesian import BayesianAccountant
-from understudy.privacy.claims.bayesian_claim import NOT_COVERED, BayesianClaim, BayesianConfig, as_published
-from understudy.privacy.claims.kept import kept_claims
+from understudy.privacy.claims.statements import NOT_COVERED, BayesianClaim, BayesianConfig, as_published, kept_claims
 from understudy.privacy.ledger import Ledger
 from understudy.release.release import load
 from understudy.release.verify import verify

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from understudy.errors import BudgetError, InputError
 from understudy.privacy.claims.bayesian import BayesianAccountant, worst_case_epsilon
-from understudy.privacy.claims.bayesian_claim import BayesianConfig, claim_in_words, markov_share
 from understudy.privacy.claims.bayesian_moments import MomentTable, left_moment, right_moment
+from understudy.privacy.claims.statements import BayesianConfig, claim_in_words, markov_share
 from understudy.privacy.events import Event, PoissonSampling, RoutedSampling
 
 RATE, NOISE, STEPS = 0.02, 1.5, 200

@@ -16,7 +16,7 @@ from understudy.api import release_early, resume
 from understudy.errors import InputError
 from understudy.privacy.accounting import renyi
 from understudy.privacy.accounting.renyi import ORDERS
-from understudy.privacy.claims.kept import kept_claims
+from understudy.privacy.claims.statements import kept_claims
 from understudy.privacy.claims.votes import VoteRecord, chance_of_another_winner, renyi_of_winner
 from understudy.privacy.events import Event
 from understudy.report.report import ReportOptions, write_report

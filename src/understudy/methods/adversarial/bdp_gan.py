@@ -32,7 +32,7 @@ from understudy.methods.adversarial.dpgan import (
     discriminator_config,
 )
 from understudy.privacy.budget import Budget
-from understudy.privacy.claims.bayesian_claim import BayesianClaim, BayesianConfig
+from understudy.privacy.claims.statements import BayesianClaim, BayesianConfig
 from understudy.privacy.events import Event
 from understudy.privacy.plan import Plan
 from understudy.runs.folder import RunFolder

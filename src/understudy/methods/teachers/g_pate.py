@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from understudy.engines.critics.panel import FakePool
     from understudy.engines.learner import SlopeLearner
     from understudy.methods.teachers.teaching import Lesson, Teachers
-    from understudy.privacy.claims.votes import VoteClaim
+    from understudy.privacy.claims.statements import VoteClaim
     from understudy.runs.loop import Stateful
     from understudy.runs.run import Run
 

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from understudy.errors import BudgetError, InputError
 from understudy.files import write_text
-from understudy.privacy.claims.bayesian_claim import (
+from understudy.privacy.claims.bayesian_moments import Array, MomentTable, Pool, mean_bounds, price_of_delta
+from understudy.privacy.claims.statements import (
     FEWEST_EFFECTIVE,
     BayesianClaim,
     BayesianConfig,
     Percentile,
     markov_share,
 )
-from understudy.privacy.claims.bayesian_moments import Array, MomentTable, Pool, mean_bounds, price_of_delta
 from understudy.privacy.events import Event, NoSampling, PoissonSampling
 
 

@@ -6,7 +6,7 @@ Theorem 6 there bounds the Renyi divergence from these data to any neighbour by 
 
 Privacy: all of this is computed from exact votes, so it is private. Nothing of it reaches the run or its price.
 
-The claim has a kind and names of its own, stands in the private folder of its run, and in no certificate.
+The claim (``statements.VoteClaim``) has a kind and names of its own, and stands in no certificate.
 """
 
 from __future__ import annotations
@@ -15,65 +15,17 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
 
 import numpy as np
 from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from numpy.typing import NDArray
-from pydantic import Field
 from scipy.special import erfc
 
-from understudy.configs import Fraction, Natural, NonNegative, Strict
 from understudy.errors import InputError
 from understudy.files import read_json, write_text
 from understudy.privacy.accounting.renyi import ORDERS
-from understudy.privacy.claims.bayesian_claim import rounded
+from understudy.privacy.claims.statements import VoteClaim
 from understudy.privacy.events import Event
-
-WARNING = (
-    "epsilon_votes, order and answers were computed from the votes without noise: publishing any of them discloses "
-    "something about the data that no guarantee covers"
-)
-ASSUMPTIONS = (
-    "it compares these data with data that have one record more or less, in that direction only; other data have the "
-    "guarantee, and nothing else",
-    "the cost along this run stands for its cost along all others, though the images asked about depend on earlier "
-    "answers, so another run would ask about others",
-    "of a query whose check failed nobody has seen the answer, so it costs its check alone",
-)
-
-
-class VoteClaim(Strict):
-    """A bound on what the winners of noisy votes tell, given how clearly they won.
-
-    ``queries`` is what a certificate charges, the larger of planned and executed. ``recorded_queries`` of them are on
-    record, with ``answers`` winners that were shown (up to one for each coordinate of a query); all others count as if
-    every one of their winners had been shown and had won by nothing.
-    """
-
-    kind: Literal["data-dependent-votes"] = "data-dependent-votes"
-    epsilon_votes: NonNegative
-    delta: Fraction
-    order: Annotated[float, Field(gt=1)]
-    queries: Natural
-    recorded_queries: Natural
-    answers: Natural
-    unit: Literal["record"] = "record"
-    assumptions: Annotated[tuple[str, ...], Field(min_length=1)] = ASSUMPTIONS
-    warning: Annotated[str, Field(min_length=1)] = WARNING
-
-
-def vote_claim_in_words(claim: VoteClaim) -> list[str]:
-    """The claim as sentences, under its own name, with its warning last."""
-    return [
-        f"Votes (kind data-dependent-votes, not an epsilon of differential privacy): for these data and these "
-        f"{claim.queries:,} queries, of which {claim.recorded_queries:,} are on record with {claim.answers:,} winners "
-        f"shown and all others count at their worst case, epsilon_votes {rounded(claim.epsilon_votes)} at delta "
-        f"{claim.delta:g}. Where it is above the guarantee, teachers agreed too little for it to tell anything.",
-        f"What it rests on: {'; '.join(claim.assumptions)}.",
-        f"Warning: {claim.warning}.",
-    ]
-
 
 Array = NDArray[np.float64]
 

@@ -1,17 +1,32 @@
-"""The claim of kind ``bayesian-dp``: a figure about typical units, under its own names, and what it is asked with.
+"""Claims that depend on the data, as they are stated and kept: figures of other kinds, beside the guarantees of a run.
 
-It is never an epsilon of differential privacy: it stands in a list of its own beside the guarantees, says what it
-assumes, and depends on the data, so that showing it discloses something. No numpy and no torch here.
+Neither kind is an epsilon of differential privacy. ``bayesian-dp`` is a figure about typical units; a certificate may
+hold it, in a list of its own, where the owner asked for that before the run began. ``data-dependent-votes`` is a bound
+on what votes cost where teachers agree; no certificate holds it. Both have names of their own, say what they assume,
+and stand in the private folder of their run.
+
+Privacy: a claim is computed from the data without noise, so it is private and showing it discloses something. No numpy
+and no torch here: who computes them is ``bayesian`` and ``votes``.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from understudy.configs import Config, Count, Fraction, Natural, NonNegative, Strict
+from understudy.errors import InputError
+from understudy.files import read_json, write_text
+
+if TYPE_CHECKING:
+    from understudy.privacy.certificate import Guarantee
+
+# Bayesian differential privacy
 
 _ORDERS = (*range(1, 17), *range(18, 33, 2), *range(36, 65, 4), 72, 80, 96, 112, 128, 160, 192, 256)
 Order = Annotated[int, Field(ge=1, le=512)]
@@ -166,3 +181,85 @@ def claim_in_words(claim: BayesianClaim) -> list[str]:
 def rounded(figure: float) -> str:
     """A figure as text, rounded up to four decimals."""
     return f"{math.ceil(figure * 1e4 - 1e-6) / 1e4:g}"
+
+
+# Votes
+
+VOTE_WARNING = (
+    "epsilon_votes, order and answers were computed from the votes without noise: publishing any of them discloses "
+    "something about the data that no guarantee covers"
+)
+VOTE_ASSUMPTIONS = (
+    "it compares these data with data that have one record more or less, in that direction only; other data have the "
+    "guarantee, and nothing else",
+    "the cost along this run stands for its cost along all others, though the images asked about depend on earlier "
+    "answers, so another run would ask about others",
+    "of a query whose check failed nobody has seen the answer, so it costs its check alone",
+)
+
+
+class VoteClaim(Strict):
+    """A bound on what the winners of noisy votes tell, given how clearly they won.
+
+    ``queries`` is what a certificate charges, the larger of planned and executed. ``recorded_queries`` of them are on
+    record, with ``answers`` winners that were shown (up to one for each coordinate of a query); all others count as if
+    every one of their winners had been shown and had won by nothing.
+    """
+
+    kind: Literal["data-dependent-votes"] = "data-dependent-votes"
+    epsilon_votes: NonNegative
+    delta: Fraction
+    order: Annotated[float, Field(gt=1)]
+    queries: Natural
+    recorded_queries: Natural
+    answers: Natural
+    unit: Literal["record"] = "record"
+    assumptions: Annotated[tuple[str, ...], Field(min_length=1)] = VOTE_ASSUMPTIONS
+    warning: Annotated[str, Field(min_length=1)] = VOTE_WARNING
+
+
+def vote_claim_in_words(claim: VoteClaim) -> list[str]:
+    """The claim as sentences, under its own name, with its warning last."""
+    return [
+        f"Votes (kind data-dependent-votes, not an epsilon of differential privacy): for these data and these "
+        f"{claim.queries:,} queries, of which {claim.recorded_queries:,} are on record with {claim.answers:,} winners "
+        f"shown and all others count at their worst case, epsilon_votes {rounded(claim.epsilon_votes)} at delta "
+        f"{claim.delta:g}. Where it is above the guarantee, teachers agreed too little for it to tell anything.",
+        f"What it rests on: {'; '.join(claim.assumptions)}.",
+        f"Warning: {claim.warning}.",
+    ]
+
+
+# What a run keeps
+
+DataDependentClaim = Annotated[BayesianClaim | VoteClaim, Field(discriminator="kind")]
+
+STAMP = "not private: do not publish"
+_ADAPTER: TypeAdapter[tuple[DataDependentClaim, ...]] = TypeAdapter(tuple[DataDependentClaim, ...])
+
+
+def keep_claims(path: Path, claims: Sequence[DataDependentClaim], guarantees: Sequence[Guarantee]) -> None:
+    """Write the claims, never without the worst-case figures of the same run; nothing where there are none."""
+    if not claims:
+        return
+    content = {
+        "stamp": STAMP,
+        "guarantees": [guarantee.model_dump(exclude_none=True) for guarantee in guarantees],
+        "data_dependent": [claim.model_dump() for claim in claims],
+    }
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def kept_claims(path: Path) -> tuple[DataDependentClaim, ...]:
+    """What a run keeps; none where there is no such file."""
+    if not path.is_file():
+        return ()
+    try:
+        return _ADAPTER.validate_python(read_json(path, "claims")["data_dependent"])
+    except (KeyError, TypeError, ValidationError):
+        raise InputError(f"claims: {path} does not hold the claims of a run; the file is damaged") from None
+
+
+def kept_claim_in_words(claim: DataDependentClaim) -> list[str]:
+    """A claim of any kind as sentences."""
+    return vote_claim_in_words(claim) if isinstance(claim, VoteClaim) else claim_in_words(claim)
