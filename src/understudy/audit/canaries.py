@@ -1,7 +1,5 @@
 """Canaries, made-up units that a run may or may not have seen, and the best estimate of which are in a noisy sum.
 
-Who is in a noisy sum: the best linear estimate, from the rows that everybody would have added.
-
 An attacker who knows all units but not who took part sees s = sum over units j of b_j c_j + noise, with known rows c_j
 and secret shares b_j of means p_j and deviations v_j. With V = diag(v) and one row of C (units, values) for each unit,
 the linear estimate of least mean square error is
@@ -28,7 +26,9 @@ from understudy.data.domain import Domain
 from understudy.data.sampling import Bits, coin_flips, uniform_integers
 from understudy.errors import InputError
 
+NOISE_LEVELS = (1.0, 0.1, 0.03, 0.01, 0.001, 0.0001)  # of the claimed noise: one that is missing is found by looking
 _FEWEST = 20
+_RIDGE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,6 @@ def with_canaries(data: ImageDataset, canaries: Canaries, *, as_clients: bool) -
     domain = Domain.model_validate(data.domain.model_dump() | declared)
     images = np.concatenate([data.images, canaries.images[taken]])
     return ImageDataset(f"{data.name} with canaries of an audit", domain, images, labels, clients)
-
-
-NOISE_LEVELS = (1.0, 0.1, 0.03, 0.01, 0.001, 0.0001)  # of the claimed noise: one that is missing is found by looking
-_RIDGE = 1e-12
 
 
 @dataclass(frozen=True)

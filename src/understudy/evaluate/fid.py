@@ -30,6 +30,141 @@ from understudy.evaluate.cnn import PREDICTION_BATCH, Counter, TrainedCnn
 from understudy.evaluate.inception import InceptionFeatures
 from understudy.evaluate.private_cache import content_hash, keep
 
+PUBLISHED_SAMPLES, PUBLISHED_REFERENCE = 60_000, 10_000
+
+
+@dataclass(frozen=True)
+class FidConfig:
+    """Choices of a Fréchet distance that do not change which network is used."""
+
+    allow_few: bool = False  # score sets that are too small for a covariance of full rank, with a warning
+    statistics_cache: Path | None = None  # folder for statistics of reference sets; private like the images
+    listener: Counter | None = None  # hears how many of the generated images have passed through the network
+
+
+@dataclass(frozen=True)
+class FidResult:
+    """A Fréchet distance with all that is needed to read it."""
+
+    name: str  # "fid", or "fid[lenet]"
+    value: float
+    samples: int
+    reference_samples: int
+    network: str
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**self.__dict__, "notes": list(self.notes)}
+
+
+def fid(images: Images, reference: Images, network: FeatureNetwork, config: FidConfig | None = None) -> FidResult:
+    """Distance of ``images`` from ``reference``, which is the real test set in the published protocol."""
+    config = config or FidConfig()
+    started = time.perf_counter()
+    check_images(images, "images")
+    check_images(reference, "reference")
+    check_same_shape(images, reference)
+    check_counts(len(images), len(reference), network.dimensions, config.allow_few)
+    notes = _notes(len(images), len(reference), network.dimensions)
+    real = reference_statistics(reference, network, config.statistics_cache)
+    value = frechet_distance(real, feature_statistics(images, network, config.listener))
+    name = "fid" if isinstance(network, InceptionFeatures) else f"fid[{network.name}]"
+    seconds = time.perf_counter() - started
+    return FidResult(name, value, len(images), len(reference), network.name, seconds, notes)
+
+
+def check_counts(samples: int, reference: int, dimensions: int, allow_few: bool = False) -> None:
+    """Refuse sets too small for a covariance of full rank over so many features, unless few are allowed."""
+    for name, count in (("images", samples), ("reference", reference)):
+        if count < 2 or (count <= dimensions and not allow_few):
+            raise InputError(
+                f"{name}: {count} images, but a stable score over {dimensions} features needs at least "
+                f"{dimensions + 1}, and published figures use {PUBLISHED_SAMPLES} against {PUBLISHED_REFERENCE}; "
+                "pass more images, or allow_few=True (--allow-few) for a biased score"
+            )
+
+
+def _notes(samples: int, reference: int, dimensions: int) -> tuple[str, ...]:
+    """What a reader of the score must know about the number of images; too few are also warned of."""
+    notes = []
+    for name, count in (("images", samples), ("reference", reference)):
+        if count <= dimensions:
+            notes.append(f"{name}: {count} are too few for a stable score over {dimensions} features; it is biased")
+            warnings.warn(notes[-1], stacklevel=3)
+    if (samples, reference) != (PUBLISHED_SAMPLES, PUBLISHED_REFERENCE):
+        notes.append(f"published figures use {PUBLISHED_SAMPLES} images against {PUBLISHED_REFERENCE}")
+    return tuple(notes)
+
+
+class FeatureNetwork(Protocol):
+    """What a Fréchet distance needs of a network."""
+
+    name: str
+    key: str
+    dimensions: int
+
+    def batches(self, images: Images) -> Iterator[Tensor]:
+        """Feature vectors of the images, batch by batch."""
+
+
+class LenetFeatures:
+    """The dense features of a classifier trained on the real data, for ``fid[lenet]``."""
+
+    def __init__(self, classifier: TrainedCnn) -> None:
+        self.classifier = classifier
+        self.name = "lenet"
+        self.key = ""  # trained afresh each time, so its statistics are never kept
+        self.dimensions = classifier.config.hidden
+
+    def batches(self, images: Images) -> Iterator[Tensor]:
+        """The dense activations of the images."""
+        for start in range(0, len(images), PREDICTION_BATCH):
+            yield self.classifier.features(images[start : start + PREDICTION_BATCH])
+
+
+def feature_statistics(images: Images, network: FeatureNetwork, listener: Counter | None = None) -> FeatureStatistics:
+    """Mean and covariance of the features of all images, one batch in memory at a time."""
+    statistics: StreamingStatistics | None = None
+    for features in network.batches(images):
+        statistics = statistics or StreamingStatistics(network.dimensions, features.device)
+        statistics.update(features)
+        if listener is not None:
+            listener(statistics.count, len(images))
+    if statistics is None:
+        raise InputError("images: no image at all; pass at least two")
+    return statistics.result()
+
+
+def reference_statistics(images: Images, network: FeatureNetwork, cache: Path | None) -> FeatureStatistics:
+    """As :func:`feature_statistics`, kept in the folder ``cache`` under the hash of the images and of the network."""
+    if cache is None or not network.key:
+        return feature_statistics(images, network)
+    path = Path(cache) / f"statistics-{content_hash(f'frechet-1|{network.key}', images)}.npz"
+    statistics = _load(path, network.dimensions)
+    if statistics is None:
+        statistics = feature_statistics(images, network)
+        _save(path, statistics)
+    return statistics
+
+
+def _load(path: Path, dimensions: int) -> FeatureStatistics | None:
+    """Kept statistics, or None where there are none or the file is damaged."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            statistics = FeatureStatistics(int(archive["count"]), archive["mean"], archive["covariance"])
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
+        return None
+    whole = statistics.mean.shape == (dimensions,) and statistics.covariance.shape == (dimensions, dimensions)
+    return statistics if whole and statistics.count >= 2 else None
+
+
+def _save(path: Path, statistics: FeatureStatistics) -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, count=statistics.count, mean=statistics.mean, covariance=statistics.covariance)
+    keep(path, buffer.getvalue())
+
 
 @dataclass(frozen=True)
 class FeatureStatistics:
@@ -104,139 +239,3 @@ def frechet_distance(first: FeatureStatistics, second: FeatureStatistics) -> flo
     roots = np.sqrt(np.clip(np.linalg.eigvalsh((product + product.T) / 2), 0, None))
     traces = float(np.trace(first.covariance) + np.trace(second.covariance))
     return max(0.0, float(difference @ difference) + traces - 2 * float(roots.sum()))
-
-
-PUBLISHED_SAMPLES, PUBLISHED_REFERENCE = 60_000, 10_000
-
-
-class FeatureNetwork(Protocol):
-    """What a Fréchet distance needs of a network."""
-
-    name: str
-    key: str
-    dimensions: int
-
-    def batches(self, images: Images) -> Iterator[Tensor]:
-        """Feature vectors of the images, batch by batch."""
-
-
-class LenetFeatures:
-    """The dense features of a classifier trained on the real data, for ``fid[lenet]``."""
-
-    def __init__(self, classifier: TrainedCnn) -> None:
-        self.classifier = classifier
-        self.name = "lenet"
-        self.key = ""  # trained afresh each time, so its statistics are never kept
-        self.dimensions = classifier.config.hidden
-
-    def batches(self, images: Images) -> Iterator[Tensor]:
-        """The dense activations of the images."""
-        for start in range(0, len(images), PREDICTION_BATCH):
-            yield self.classifier.features(images[start : start + PREDICTION_BATCH])
-
-
-@dataclass(frozen=True)
-class FidConfig:
-    """Choices of a Fréchet distance that do not change which network is used."""
-
-    allow_few: bool = False  # score sets that are too small for a covariance of full rank, with a warning
-    statistics_cache: Path | None = None  # folder for statistics of reference sets; private like the images
-    listener: Counter | None = None  # hears how many of the generated images have passed through the network
-
-
-@dataclass(frozen=True)
-class FidResult:
-    """A Fréchet distance with all that is needed to read it."""
-
-    name: str  # "fid", or "fid[lenet]"
-    value: float
-    samples: int
-    reference_samples: int
-    network: str
-    seconds: float
-    notes: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {**self.__dict__, "notes": list(self.notes)}
-
-
-def fid(images: Images, reference: Images, network: FeatureNetwork, config: FidConfig | None = None) -> FidResult:
-    """Distance of ``images`` from ``reference``, which is the real test set in the published protocol."""
-    config = config or FidConfig()
-    started = time.perf_counter()
-    check_images(images, "images")
-    check_images(reference, "reference")
-    check_same_shape(images, reference)
-    check_counts(len(images), len(reference), network.dimensions, config.allow_few)
-    notes = _notes(len(images), len(reference), network.dimensions)
-    real = reference_statistics(reference, network, config.statistics_cache)
-    value = frechet_distance(real, feature_statistics(images, network, config.listener))
-    name = "fid" if isinstance(network, InceptionFeatures) else f"fid[{network.name}]"
-    seconds = time.perf_counter() - started
-    return FidResult(name, value, len(images), len(reference), network.name, seconds, notes)
-
-
-def feature_statistics(images: Images, network: FeatureNetwork, listener: Counter | None = None) -> FeatureStatistics:
-    """Mean and covariance of the features of all images, one batch in memory at a time."""
-    statistics: StreamingStatistics | None = None
-    for features in network.batches(images):
-        statistics = statistics or StreamingStatistics(network.dimensions, features.device)
-        statistics.update(features)
-        if listener is not None:
-            listener(statistics.count, len(images))
-    if statistics is None:
-        raise InputError("images: no image at all; pass at least two")
-    return statistics.result()
-
-
-def reference_statistics(images: Images, network: FeatureNetwork, cache: Path | None) -> FeatureStatistics:
-    """As :func:`feature_statistics`, kept in the folder ``cache`` under the hash of the images and of the network."""
-    if cache is None or not network.key:
-        return feature_statistics(images, network)
-    path = Path(cache) / f"statistics-{content_hash(f'frechet-1|{network.key}', images)}.npz"
-    statistics = _load(path, network.dimensions)
-    if statistics is None:
-        statistics = feature_statistics(images, network)
-        _save(path, statistics)
-    return statistics
-
-
-def check_counts(samples: int, reference: int, dimensions: int, allow_few: bool = False) -> None:
-    """Refuse sets too small for a covariance of full rank over so many features, unless few are allowed."""
-    for name, count in (("images", samples), ("reference", reference)):
-        if count < 2 or (count <= dimensions and not allow_few):
-            raise InputError(
-                f"{name}: {count} images, but a stable score over {dimensions} features needs at least "
-                f"{dimensions + 1}, and published figures use {PUBLISHED_SAMPLES} against {PUBLISHED_REFERENCE}; "
-                "pass more images, or allow_few=True (--allow-few) for a biased score"
-            )
-
-
-def _notes(samples: int, reference: int, dimensions: int) -> tuple[str, ...]:
-    """What a reader of the score must know about the number of images; too few are also warned of."""
-    notes = []
-    for name, count in (("images", samples), ("reference", reference)):
-        if count <= dimensions:
-            notes.append(f"{name}: {count} are too few for a stable score over {dimensions} features; it is biased")
-            warnings.warn(notes[-1], stacklevel=3)
-    if (samples, reference) != (PUBLISHED_SAMPLES, PUBLISHED_REFERENCE):
-        notes.append(f"published figures use {PUBLISHED_SAMPLES} images against {PUBLISHED_REFERENCE}")
-    return tuple(notes)
-
-
-def _load(path: Path, dimensions: int) -> FeatureStatistics | None:
-    """Kept statistics, or None where there are none or the file is damaged."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            statistics = FeatureStatistics(int(archive["count"]), archive["mean"], archive["covariance"])
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
-        return None
-    whole = statistics.mean.shape == (dimensions,) and statistics.covariance.shape == (dimensions, dimensions)
-    return statistics if whole and statistics.count >= 2 else None
-
-
-def _save(path: Path, statistics: FeatureStatistics) -> None:
-    buffer = io.BytesIO()
-    np.savez(buffer, count=statistics.count, mean=statistics.mean, covariance=statistics.covariance)
-    keep(path, buffer.getvalue())

@@ -1,4 +1,4 @@
-"""What an inspection does with images: named changes, nearest neighbours, prototypes of a class."""
+"""What an inspection does with images: small pictures of them, named changes, nearest neighbours, prototypes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 Pictures = NDArray[np.float32]  # (N, height, width) in 0..1
+Distances = NDArray[np.float32]
+_NEIGHBOURS = 5
+_ROWS_AT_ONCE = 2000
+_CLUSTERS = 4
+
+
+def small(images: NDArray[np.uint8], most: int = 16) -> Pictures:
+    """Images (N, H, W) or (N, H, W, 3) as grey pictures of at most ``most`` pixels a side, in 0..1.
+
+    Blocks of pixels are averaged: what is compared is what can be seen from some distance, and not single pixels.
+    """
+    grey = images.astype(np.float32) / 255
+    grey = grey.mean(axis=3) if grey.ndim == 4 else grey
+    factor = max(1, -(-max(grey.shape[1:]) // most))
+    height, width = (side // factor * factor for side in grey.shape[1:])
+    top, left = (grey.shape[1] - height) // 2, (grey.shape[2] - width) // 2
+    cut = grey[:, top : top + height, left : left + width]
+    blocks = cut.reshape(len(cut), height // factor, factor, width // factor, factor)
+    return np.ascontiguousarray(blocks.mean(axis=(2, 4)), dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -51,27 +70,6 @@ def possible_changes(height: int, width: int) -> tuple[Change, ...]:
     return tuple(change for change in CHANGES if change.keeps_sides or height == width)
 
 
-def small(images: NDArray[np.uint8], most: int = 16) -> Pictures:
-    """Images (N, H, W) or (N, H, W, 3) as grey pictures of at most ``most`` pixels a side, in 0..1.
-
-    Blocks of pixels are averaged: what is compared is what can be seen from some distance, and not single pixels.
-    """
-    grey = images.astype(np.float32) / 255
-    grey = grey.mean(axis=3) if grey.ndim == 4 else grey
-    factor = max(1, -(-max(grey.shape[1:]) // most))
-    height, width = (side // factor * factor for side in grey.shape[1:])
-    top, left = (grey.shape[1] - height) // 2, (grey.shape[2] - width) // 2
-    cut = grey[:, top : top + height, left : left + width]
-    blocks = cut.reshape(len(cut), height // factor, factor, width // factor, factor)
-    return np.ascontiguousarray(blocks.mean(axis=(2, 4)), dtype=np.float32)
-
-
-_NEIGHBOURS = 5
-_ROWS_AT_ONCE = 2000
-
-Distances = NDArray[np.float32]
-
-
 def distances(images: Pictures, gallery: Pictures) -> Distances:
     """For each image the mean squared distance to its five nearest in the gallery; infinite for an empty gallery."""
     if not len(gallery) or not len(images):
@@ -96,9 +94,6 @@ def halves(images: Pictures) -> tuple[Pictures, Pictures]:
     """A gallery, and images held out of it: what is judged never helped to make the judge."""
     middle = len(images) // 2
     return images[:middle], images[middle:]
-
-
-_CLUSTERS = 4
 
 
 @dataclass(frozen=True)
