@@ -6,7 +6,7 @@ from understudy.data.arrays import from_arrays
 from understudy.data.dataset import ImageDataset, Unit
 from understudy.data.domain import Domain, SourceOptions, source_options
 from understudy.data.partition import PaddedTable, Partition
-from understudy.data.sampling import PoissonSampler, sampling_rate
+from understudy.data.sampling import sampling_rate
 from understudy.data.sources import load
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "ImageDataset",
     "PaddedTable",
     "Partition",
-    "PoissonSampler",
     "SourceOptions",
     "Unit",
     "from_arrays",

@@ -6,13 +6,14 @@ are arguments of ``load``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from understudy.configs import Count, Strict
+from understudy.configs import SMALL_IMAGE, Count, Strict
 from understudy.errors import InputError
 
 
@@ -43,6 +44,16 @@ class Domain(BaseModel):
         if self.class_names is not None and len(self.class_names) != self.classes:
             raise ValueError(f"class_names: {len(self.class_names)} names, but classes={self.classes} was declared")
         return self
+
+    @property
+    def values(self) -> int:
+        """Numbers in an image: channels x height x width."""
+        return math.prod(self.shape)
+
+    @property
+    def small(self) -> bool:
+        """Whether images are so small that smaller networks and fewer steps will do."""
+        return self.shape[1] * self.shape[2] <= SMALL_IMAGE
 
     @property
     def labelled(self) -> bool:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy.data.dataset import ImageDataset, Unit
 from understudy.errors import InputError
 
 Bits = Callable[[int], bytes]  # bits(n) returns n uniformly random bytes; os.urandom is the default everywhere
@@ -58,37 +55,6 @@ def coin_flips(count: int, rate: float, bits: Bits) -> NDArray[np.bool_]:
 def _words(count: int, bits: Bits) -> NDArray[np.int64]:
     """``count`` uniform integers in 0..2**32-1."""
     return np.frombuffer(bits(4 * count), dtype="<u4").astype(np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class PoissonSampler:
-    """Draws batches in which each unit occurs independently with probability exactly ``rate``.
-
-    Privacy: amplification by Poisson sampling (adjacency add-remove) holds for this law only, not for shuffled epochs
-    or batches of fixed size. ``rate`` comes from declared numbers. A batch, its size and its being empty are private:
-    divide by the expected size, never by the drawn one. An empty batch is a valid batch.
-    """
-
-    unit_of_record: NDArray[np.int64] = field(repr=False)
-    rate: float
-    bits: Bits = field(default=os.urandom, repr=False)
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.rate) and 0 < self.rate <= 1):
-            raise InputError(f"rate: {self.rate} does not lie in 0..1; pass a sampling rate such as 0.01")
-
-    @classmethod
-    def of(
-        cls, data: ImageDataset, expected_batch: float, *, unit: Unit = "record", bits: Bits = os.urandom
-    ) -> PoissonSampler:
-        """A sampler with rate ``expected_batch`` over the declared number of units."""
-        return cls(data.unit_of_record(unit), sampling_rate(expected_batch, data.nominal_units(unit)), bits)
-
-    def draw(self) -> NDArray[np.int64]:
-        """The records of one batch, in order; all records of a unit or none. Privacy: private."""
-        units = int(self.unit_of_record.max()) + 1 if self.unit_of_record.size else 0
-        taken = coin_flips(units, self.rate, self.bits)
-        return np.flatnonzero(taken[self.unit_of_record]).astype(np.int64)
 
 
 def sampling_rate(expected_batch: float, nominal_units: int) -> float:

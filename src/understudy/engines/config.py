@@ -1,4 +1,4 @@
-"""Configs that methods share: the embedding, critics, and a generator that learns; importing them imports no torch."""
+"""Configs that methods share: critics, and a generator that learns from image gradients. No torch here."""
 
 from __future__ import annotations
 
@@ -6,28 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from understudy.configs import Config, Count, Fraction, Natural, NonNegative, Positive, Share
+from understudy.configs import Config, Count, Natural, NonNegative, Positive, Share
 from understudy.data.domain import Domain
-
-
-class EmbeddingConfig(Config):
-    """A mean embedding and the fit of a generator to it. ``None`` is decided from public facts by ``decided``."""
-
-    frequencies: Count | None = None
-    length_scales: tuple[Positive, ...] | None = None  # in units of the square root of the number of pixels
-    size_share: Fraction = 0.02  # the part of a record's squared norm that counts its class
-    steps: Count = 3000
-    batch: Count = 500
-    learning_rate: Positive = 1e-3
-
-    def decided(self, pixels: int, noise_per_class: float) -> Self:
-        """Large images need more frequencies; short length scales show more detail, but also more of the noise.
-
-        ``noise_per_class`` is the deviation of a class mean's noise: multiplier * classes / nominal records.
-        """
-        frequencies = self.frequencies or (4000 if pixels > 16 * 16 else 1000)
-        scales = self.length_scales or ((0.2,) if noise_per_class < 2e-4 else (0.25,))
-        return self.model_copy(update={"frequencies": frequencies, "length_scales": scales})
 
 
 class CriticsConfig(Config):

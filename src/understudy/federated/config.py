@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig, LearnerConfig
-from understudy.engines.embedding.share import embedding_events
+from understudy.engines.embedding.config import embedding_events
 from understudy.federated.claims import decided_limits, enrolled
 from understudy.federated.contract import Contract, EmbeddingTerms
 from understudy.privacy.budget import Budget
@@ -92,7 +92,7 @@ def decided(config: FederatedConfig, domain: Domain, budget: Budget) -> Federate
         "slots": limits.slots,
         "answers_per_client": limits.answers,
     }
-    width = 64 if domain.shape[1] * domain.shape[2] > 16 * 16 else 16
+    width = 16 if domain.small else 64
     critics = {"width": method.critics.width or width, "per_step": min(method.critics.per_step, clients)}
     settings = {
         "critics": method.critics.model_copy(update=critics),

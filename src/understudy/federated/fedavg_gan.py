@@ -224,7 +224,7 @@ def _decided(config: FedAvgConfig, domain: Domain) -> FedAvgConfig:
     """The config with everything filled in that was left to the declared domain."""
     method, clients = config.method, enrolled(domain)
     each = min(float(clients), config.privacy.clients_per_round or max(1.0, clients / 10))
-    width = 64 if domain.shape[1] * domain.shape[2] > 16 * 16 else 16
+    width = 16 if domain.small else 64
     critics = {"width": method.critics.width or width, "per_step": min(method.critics.per_step, clients)}
     output = {"output": method.generator.output or "clamp", "width": method.generator.width or 32}
     settings = {

@@ -7,14 +7,13 @@ together. It needs that base, so it is not among the registered methods.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from understudy.configs import SMALL_IMAGE, Config, Count, MethodConfig, PrivacyConfig
+from understudy.configs import Config, Count, MethodConfig, PrivacyConfig
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.errors import BudgetError, InputError
@@ -257,7 +256,7 @@ def _parts(config: Mapping[str, Any]) -> tuple[_Made, AnnotatorConfig]:
 
 def _decided(config: AnnotatorConfig, domain: Domain) -> AnnotatorConfig:
     """Batch and steps by the declared domain, where they were left open."""
-    records, small = domain.nominal_records, domain.shape[1] * domain.shape[2] <= SMALL_IMAGE
+    records, small = domain.nominal_records, domain.small
     batch = config.privacy.batch or max(1, min(600, records // 10))
     sampling_rate(batch, records)  # refuses a batch above the declared number of records
     steps = config.privacy.steps or (400 if small else 1000)
@@ -268,8 +267,8 @@ def _costs(config: AnnotatorConfig, domain: Domain) -> Costs:
     steps, batch = config.privacy.steps or 1, config.privacy.batch or 1
     return Costs(
         steps=steps,
-        memory_bytes=domain.nominal_records * math.prod(domain.shape) + 2**29,
-        seconds=steps * (0.01 + 2e-4 * batch * math.prod(domain.shape) / 784),
+        memory_bytes=domain.nominal_records * domain.values + 2**29,
+        seconds=steps * (0.01 + 2e-4 * batch * domain.values / 784),
         seconds_on_gpu=steps * 0.004,
     )
 

@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as arrays
 from scipy import stats
 
 from understudy.api import TrainOptions, resume, train
-from understudy.engines.config import EmbeddingConfig
 from understudy.engines.embedding import means as mean_embedding
+from understudy.engines.embedding.config import EmbeddingConfig
 from understudy.engines.embedding.fit import Fit
 from understudy.engines.embedding.means import Embedding, NoisyMeans
 from understudy.errors import BudgetError, InputError

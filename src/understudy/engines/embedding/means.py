@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from understudy.engines.config import EmbeddingConfig
+from understudy.engines.embedding.config import EmbeddingConfig
 from understudy.engines.records import load_batch
 from understudy.files import read_tensors, write_tensors
 from understudy.privacy.events import Event

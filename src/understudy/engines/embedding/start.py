@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from understudy.data.domain import Domain
-from understudy.engines.config import EmbeddingConfig
+from understudy.engines.embedding.config import EmbeddingConfig
 from understudy.engines.embedding.fit import Fit, FitConfig
 from understudy.engines.embedding.means import Embedding, NoisyMeans, distance, release_means, slopes
 from understudy.models.generator import Generator

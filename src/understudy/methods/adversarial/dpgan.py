@@ -23,8 +23,7 @@ from pydantic import Field
 from understudy.configs import Config, Count, MethodConfig, Natural, NonNegative, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
-from understudy.engines.config import EmbeddingConfig
-from understudy.engines.embedding.share import embedding_events, with_embedding
+from understudy.engines.embedding.config import EmbeddingConfig, with_embedding
 from understudy.methods.adversarial.schedule import ScheduleConfig, StepSchedule
 from understudy.methods.base import Method, finish_plan
 from understudy.methods.config import overlay
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
 Adversary = Literal["logistic", "wasserstein"]  # the loss: of a discriminator's logits, or of a critic's scores
 _PURPOSE = "discriminator steps"
-_SMALL_IMAGE = 16 * 16
 
 
 class DpGanPrivacy(PrivacyConfig):
@@ -138,10 +136,7 @@ class DpGan(Method):
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """T Poisson-subsampled Gaussians, with the least noise that the budget allows."""
         assert isinstance(config, DpGanConfig)
-        config = decided(config, domain)
-        privacy = config.privacy
-        embedding = embedding_events(privacy.embedding_share or 0, privacy.embedding_noise_multiplier, budget)
-        config = with_embedding(config, domain, embedding)
+        config, embedding = with_embedding(decided(config, domain), domain, budget)
 
         def events(multiplier: float) -> tuple[Event, ...]:
             return (_step_event(config, domain, multiplier), *embedding)
@@ -220,7 +215,7 @@ def discriminator_config(config: DpGanConfig, domain: Domain) -> DpganDiscrimina
 
 def decided(config: DpGanConfig, domain: Domain) -> DpGanConfig:
     """The config with everything filled in that was left to the declared domain."""
-    small, records = domain.shape[1] * domain.shape[2] <= _SMALL_IMAGE, domain.nominal_records
+    small, records = domain.small, domain.nominal_records
     privacy, method = config.privacy, config.method
     share = privacy.embedding_share if privacy.embedding_share is not None else 0.5
     steps = privacy.steps or (1000 if small else 60_000)

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from understudy.configs import Config, Count, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
-from understudy.engines.config import CriticsConfig, EmbeddingConfig, LearnerConfig
-from understudy.engines.embedding.share import embedding_events, with_embedding
+from understudy.engines.config import CriticsConfig, LearnerConfig
+from understudy.engines.embedding.config import EmbeddingConfig, with_embedding
 from understudy.errors import InputError
 from understudy.methods.base import Method, finish_plan
 from understudy.privacy import accounting
@@ -122,10 +122,7 @@ class GsWgan(Method):
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """Routed answers (paper mode: answers to revealed draws), with the least noise that the budget allows."""
         assert isinstance(config, GsWganConfig)
-        config = _decided(config, domain)
-        privacy = config.privacy
-        embedding = embedding_events(privacy.embedding_share, privacy.embedding_noise_multiplier, budget)
-        config = with_embedding(config, domain, embedding)
+        config, embedding = with_embedding(_decided(config, domain), domain, budget)
 
         def events(multiplier: float) -> tuple[Event, ...]:
             return (_answer_event(config, multiplier), *embedding)
@@ -232,7 +229,7 @@ def _decided(config: GsWganConfig, domain: Domain) -> GsWganConfig:
             f"pass privacy.subsets of at most {domain.nominal_records}"
         )
     steps = max(1, (config.privacy.queries or _QUERIES_PER_SUBSET * subsets) // rows)
-    width = 64 if domain.shape[1] * domain.shape[2] > 16 * 16 else 16
+    width = 16 if domain.small else 64
     critics = {"width": method.critics.width or width, "per_step": min(method.critics.per_step, subsets)}
     settings = {
         "critics": method.critics.model_copy(update=critics),

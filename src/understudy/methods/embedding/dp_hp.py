@@ -14,16 +14,15 @@ and splits its budget; class sizes are part of the same release.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from understudy.configs import SMALL_IMAGE, Config, Count, Fraction, MethodConfig, Natural, Positive, Share
+from understudy.configs import Config, Count, Fraction, MethodConfig, Natural, Positive, Share
 from understudy.data.domain import Domain
-from understudy.engines.embedding.share import embedding_event
+from understudy.engines.embedding.config import embedding_event
 from understudy.methods.base import Method, finish_plan
 from understudy.privacy.budget import Budget
 from understudy.privacy.plan import Costs, Plan
@@ -119,11 +118,10 @@ class DpHp(Method):
 
 def _decided(settings: DpHpMethodConfig, domain: Domain) -> DpHpMethodConfig:
     """The settings with everything filled in that was left to the declared domain."""
-    small = domain.shape[1] * domain.shape[2] <= SMALL_IMAGE
-    groups = settings.groups if settings.groups is not None else (300 if small else 1500)
+    groups = settings.groups if settings.groups is not None else (300 if domain.small else 1500)
     return settings.model_copy(update={"groups": groups})
 
 
 def _features(settings: DpHpMethodConfig, domain: Domain) -> int:
     products = (settings.groups or 0) * (settings.group_order + 1) ** settings.group_pixels
-    return math.prod(domain.shape) * (settings.order + 1) + products
+    return domain.values * (settings.order + 1) + products

@@ -12,13 +12,11 @@ median heuristic would read private data), several length scales are mixed, and 
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, ClassVar
 
 from understudy.configs import Count, MethodConfig
 from understudy.data.domain import Domain
-from understudy.engines.config import EmbeddingConfig
-from understudy.engines.embedding.share import decided_embedding, embedding_event, embedding_events
+from understudy.engines.embedding.config import EmbeddingConfig, embedding_event, embedding_events
 from understudy.methods.base import Method, finish_plan
 from understudy.privacy.budget import Budget
 from understudy.privacy.plan import Costs, Plan
@@ -53,9 +51,9 @@ class DpMerf(Method):
         """One execution of an unsampled Gaussian, with the least noise that the budget allows."""
         assert isinstance(config, DpMerfConfig)
         event = embedding_events(1, config.privacy.noise_multiplier, budget)[0]
-        settings = decided_embedding(config.method, domain, event.noise_multiplier)
+        settings = config.method.decided(domain, event.noise_multiplier)
         decided = config.with_noise(event.noise_multiplier).model_copy(update={"method": settings})
-        pixels, frequencies = math.prod(domain.shape), settings.frequencies or 0
+        pixels, frequencies = domain.values, settings.frequencies or 0
         work = 12.0 * settings.steps * settings.batch * pixels * frequencies
         costs = Costs(
             steps=settings.steps,

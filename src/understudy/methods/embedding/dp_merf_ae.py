@@ -16,16 +16,15 @@ them. Encoder and embedding stay in the private folder.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from understudy.configs import SMALL_IMAGE, Config, Count, Fraction, MethodConfig, Positive, PrivacyConfig, Share
+from understudy.configs import Config, Count, Fraction, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
-from understudy.engines.embedding.share import embedding_events
+from understudy.engines.embedding.config import embedding_events
 from understudy.methods.base import Method, finish_plan
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
@@ -222,7 +221,7 @@ def autoencoder_steps(run: Run, network: Autoencoder, config: DpMerfAeConfig) ->
 
 def _decided(config: DpMerfAeConfig, domain: Domain) -> DpMerfAeConfig:
     """The config with everything filled in that was left to the declared domain."""
-    small, records = domain.shape[1] * domain.shape[2] <= SMALL_IMAGE, domain.nominal_records
+    small, records = domain.small, domain.nominal_records
     batch = config.privacy.batch or max(1, min(500, records // 10))
     sampling_rate(batch, records)  # refuses a batch above the declared number of records
     privacy = {"batch": batch, "steps": config.privacy.steps or (500 if small else 2000)}
@@ -245,12 +244,12 @@ def _costs(config: DpMerfAeConfig, domain: Domain) -> Costs:
     """Steps, memory and time of a decided config."""
     settings, privacy, fit = config.method.autoencoder, config.privacy, config.method.embedding
     steps, batch = privacy.steps or 1, privacy.batch or 1
-    relative = math.prod(domain.shape) / 784 * ((settings.width or 16) / 16) ** 2
+    relative = domain.values / 784 * ((settings.width or 16) / 16) ** 2
     at_once = min(2 * batch, config.runtime.micro_batch)
     work = 12.0 * fit.steps * fit.batch * settings.code * fit.frequencies
     return Costs(
         steps=steps + fit.steps,
-        memory_bytes=int(5e5 * relative * at_once) + domain.nominal_records * math.prod(domain.shape) + 2**30,
+        memory_bytes=int(5e5 * relative * at_once) + domain.nominal_records * domain.values + 2**30,
         seconds=steps * (0.02 + 1.5e-3 * relative * batch) + work / 5e9 + fit.steps * 5e-3,
         seconds_on_gpu=steps * (0.008 + 5e-6 * relative * batch) + work / 5e12 + fit.steps * 4e-3,
     )

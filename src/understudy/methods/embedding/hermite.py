@@ -54,7 +54,7 @@ class HermiteFeatures:
     @classmethod
     def of_run(cls, run: Run, settings: HermiteConfig) -> HermiteFeatures:
         """The groups of pixels of this run: drawn without the data and kept, because the noisy sums belong to them."""
-        path, pixels = run.files.groups, math.prod(run.plan.domain.shape)
+        path, pixels = run.files.groups, run.plan.domain.values
         if not path.exists():
             keys = torch.rand(settings.groups or 0, pixels, generator=run.randomness.generator())
             write_tensors(path, {"groups": keys.argsort(dim=1)[:, : settings.group_pixels].contiguous()})

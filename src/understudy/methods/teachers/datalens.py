@@ -81,8 +81,7 @@ class DataLens(TeacherMethod):
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """As for all methods with teachers, with the number of entries decided from the image size."""
         assert isinstance(config, DataLensConfig)
-        values = domain.shape[0] * domain.shape[1] * domain.shape[2]
-        top = min(config.privacy.top or max(1, values // 4), values)
+        top = min(config.privacy.top or max(1, domain.values // 4), domain.values)
         privacy = config.privacy.model_copy(update={"top": top})
         return super().plan(config.model_copy(update={"privacy": privacy}), domain, budget)
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from understudy.configs import Config, Count, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
-from understudy.engines.config import CriticsConfig, EmbeddingConfig, LearnerConfig
-from understudy.engines.embedding.share import embedding_events, with_embedding
+from understudy.engines.config import CriticsConfig, LearnerConfig
+from understudy.engines.embedding.config import EmbeddingConfig, with_embedding
 from understudy.errors import InputError
 from understudy.methods.base import Method, finish_plan
 from understudy.methods.config import overlay
@@ -112,10 +112,7 @@ class TeacherMethod(Method):
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """Votes without any sampling, with the least noise that the budget allows."""
         assert isinstance(config, TeacherConfig)
-        config = self._decided(config, domain)
-        privacy = config.privacy
-        embedding = embedding_events(privacy.embedding_share, privacy.embedding_noise_multiplier, budget)
-        config = with_embedding(config, domain, embedding)
+        config, embedding = with_embedding(self._decided(config, domain), domain, budget)
 
         def events(multiplier: float) -> tuple[Event, ...]:
             return (*self.vote_events(config, multiplier), *embedding)
@@ -147,9 +144,8 @@ class TeacherMethod(Method):
                 f"pass privacy.teachers of at most {domain.nominal_records}"
             )
         steps = max(1, (config.privacy.queries or self.queries_per_teacher * teachers) // rows)
-        large = domain.shape[1] * domain.shape[2] > 16 * 16
         decided = {
-            "width": method.teachers.width or (32 if large else 8),
+            "width": method.teachers.width or (8 if domain.small else 32),
             "per_step": min(method.teachers.per_step, teachers),
         }
         settings = {

@@ -130,7 +130,7 @@ class BinLesson:
 
         assert isinstance(run.plan.config, GPateConfig)
         self.config, (answers, checks, *_) = run.plan.config, run.plan.events
-        self.values = run.plan.domain.shape[0] * run.plan.domain.shape[1] * run.plan.domain.shape[2]
+        self.values = run.plan.domain.values
         self.directions = min(self.config.privacy.projections, self.values)
         self.votes = BinVotes(
             run.ledger,

@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from understudy.configs import SMALL_IMAGE, Config, Count, MethodConfig, Positive, PrivacyConfig, Share
+from understudy.configs import Config, Count, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
-from understudy.engines.config import EmbeddingConfig, LearnerConfig
-from understudy.engines.embedding.share import embedding_events, with_embedding
+from understudy.engines.config import LearnerConfig
+from understudy.engines.embedding.config import EmbeddingConfig, with_embedding
 from understudy.methods.base import Method, finish_plan
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, PoissonSampling
@@ -124,10 +124,7 @@ class DpSinkhorn(Method):
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """T Poisson-sampled Gaussians of sensitivity 2C, with the least noise that the budget allows."""
         assert isinstance(config, DpSinkhornConfig)
-        config = _decided(config, domain)
-        privacy = config.privacy
-        embedding = embedding_events(privacy.embedding_share, privacy.embedding_noise_multiplier, budget)
-        config = with_embedding(config, domain, embedding)
+        config, embedding = with_embedding(_decided(config, domain), domain, budget)
 
         def events(multiplier: float) -> tuple[Event, ...]:
             return (_step_event(config, domain, multiplier), *embedding)
@@ -190,7 +187,7 @@ def _step_event(config: DpSinkhornConfig, domain: Domain, noise_multiplier: floa
 def _decided(config: DpSinkhornConfig, domain: Domain) -> DpSinkhornConfig:
     """The config with everything filled in that was left to the declared domain."""
     method, transport = config.method, config.method.transport
-    small = domain.shape[1] * domain.shape[2] <= SMALL_IMAGE
+    small = domain.small
     batch = config.privacy.batch or max(1, min(600, domain.nominal_records // 20))
     sampling_rate(batch, domain.nominal_records)  # refuses a batch above the declared number of records
     steps = config.privacy.steps or (1500 if small else 4000)
@@ -206,7 +203,7 @@ def _costs(config: DpSinkhornConfig, domain: Domain) -> Costs:
     """Steps, memory and time of a decided config."""
     transport, steps = config.method.transport, config.privacy.steps or 1
     blocks = (transport.cells or 1) * (1 if transport.label_cost else domain.classes or 1)
-    pixels, images = math.prod(domain.shape), blocks * transport.images
+    pixels, images = domain.values, blocks * transport.images
     pairs = images * max(transport.images, 2 * (config.privacy.batch or 1) // blocks)
     start = config.method.embedding.steps if config.privacy.embedding_share else 0
     fit = start * config.method.embedding.batch * pixels * (config.method.embedding.frequencies or 0) * 12
