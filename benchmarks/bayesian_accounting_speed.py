@@ -26,7 +26,9 @@ from discriminator_speed import random_data, synchronize
 from record import command_line, current_commit, device_name
 from understudy.configs import MethodConfig
 from understudy.data import ImageDataset
-from understudy.engines.dpsgd.step import DiscriminatorStep, StepOptions
+from understudy.engines.dpsgd.step import StepOptions
+from understudy.methods.adversarial.bayesian import PairLengths
+from understudy.methods.adversarial.discriminator import discriminator_step
 from understudy.methods.config import build_config
 from understudy.models.dpgan import DpganDiscriminatorConfig
 from understudy.models.generator import GeneratorConfig, build_generator
@@ -112,11 +114,11 @@ def build(
     torch.manual_seed(0)
     critic = SeluCritic(DpganDiscriminatorConfig(shape=SHAPE, classes=CLASSES, width=WIDTH)).to(device)
     network = GeneratorConfig(kind="selu", shape=SHAPE, classes=CLASSES, latent=LATENT, width=WIDTH, output="tanh")
-    settings = StepOptions(batch, CLIP, RATE, BETAS, loss="wasserstein", weight_bound=0.05)
-    step = DiscriminatorStep(run, critic, build_generator(network).to(device), settings, event)
+    settings = StepOptions(batch, CLIP, RATE, BETAS, weight_bound=0.05)
+    step = discriminator_step(run, critic, build_generator(network).to(device), settings, "wasserstein", event)
     if listen:
         accountant = BayesianAccountant(BayesianConfig(pairs=options.pairs), event)
-        step.listen(run, accountant.add, options.pairs)
+        PairLengths(step, options.pairs, CLIP, accountant.add, run.randomness.generator(device))
     return step.take
 
 

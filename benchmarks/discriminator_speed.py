@@ -30,7 +30,8 @@ from torch.nn import functional
 from record import command_line, current_commit, device_name
 from understudy.configs import MethodConfig
 from understudy.data import ImageDataset, from_arrays
-from understudy.engines.dpsgd.step import DiscriminatorStep, StepOptions
+from understudy.engines.dpsgd.step import StepOptions
+from understudy.methods.adversarial.discriminator import discriminator_step
 from understudy.methods.config import build_config
 from understudy.models.dpgan import DpganDiscriminator, DpganDiscriminatorConfig, DpganGenerator
 from understudy.models.generator import GeneratorConfig
@@ -168,7 +169,7 @@ def ours_step(precision: str, batch: int, data: ImageDataset, options: argparse.
     plan = Plan("benchmark", config, data.domain, Budget(10, 1e-5), (event,), 0.0, event.count, 0, 0.0, 0.0)
     folder = Path(tempfile.mkdtemp(prefix="understudy-benchmark-"))
     run = Run(folder, plan, data, Ledger.create(folder / "ledger.jsonl"), Randomness(), device)
-    step = DiscriminatorStep(run, *networks(device), StepOptions(batch, CLIP, RATE, BETAS), event)
+    step = discriminator_step(run, *networks(device), StepOptions(batch, CLIP, RATE, BETAS), "logistic", event)
     return step.take
 
 

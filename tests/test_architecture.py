@@ -45,6 +45,11 @@ UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib
 UNSAFE_NAMES = {"eval", "exec", "__import__", "os.system", "torch.load", "torch.save", "torch.jit", "torch.hub"}
 ALLOWED_NAMES = {("evaluate/inception.py", "torch.jit")}  # a published network; its SHA-256 is checked before loading
 GLOBAL_RANDOMNESS = ("np.random", "numpy.random", "torch.manual_seed", "torch.seed")
+DOOR = "engines/records.py"  # through which private rows reach a device
+INTO_TENSORS = ("torch.from_numpy", "torch.as_tensor", "torch.tensor", "torch.frombuffer", "torch.asarray")
+ALLOWED_ROWS = {  # rows of images that are not private records
+    "federated/client.py",  # generated images, as they travelled
+}
 DRAWS = ("torch.randn", "torch.rand", "torch.randint", "torch.randperm", "torch.bernoulli", "torch.multinomial")
 
 Rule = Callable[[str, ast.Module], Iterator[str]]
@@ -223,12 +228,27 @@ def private_values_made_public(name: str, tree: ast.Module) -> Iterator[str]:
                         yield f"line {node.lineno} shows {inner.id}"
 
 
+def private_rows_past_the_door(name: str, tree: ast.Module) -> Iterator[str]:
+    """``images`` and ``labels`` of a data set become tensors in one place, which says what may be done with them."""
+    if name == DOOR or name in ALLOWED_ROWS:
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func) in INTO_TENSORS:
+            inner = [each for part in node.args for each in ast.walk(part) if isinstance(each, ast.Attribute)]
+            if any(each.attr in ("images", "labels") for each in inner):
+                yield f"line {node.lineno}: use {DOOR}"
+
+
 def test_no_file_can_bring_code_along():
     assert problems(code_from_files) == []
 
 
 def test_noise_and_secrets_come_from_the_one_source_of_randomness():
     assert problems(secrets_from_elsewhere) == []
+
+
+def test_private_rows_reach_a_device_through_one_door():
+    assert problems(private_rows_past_the_door) == []
 
 
 def test_private_values_are_not_reported():
@@ -318,6 +338,9 @@ def test_every_method_in_a_family_is_registered_where_it_lives():
         (secrets_from_elsewhere, "engines/x.py", "np.random.default_rng(0)"),
         (secrets_from_elsewhere, "engines/x.py", "torch.manual_seed(0)"),
         (secrets_from_elsewhere, "engines/x.py", "torch.randn(3)"),
+        (private_rows_past_the_door, "engines/x.py", "torch.from_numpy(data.images)"),
+        (private_rows_past_the_door, "engines/x.py", "torch.from_numpy(run.data.labels[drawn])"),
+        (private_rows_past_the_door, "audit/x.py", "torch.as_tensor(np.ascontiguousarray(data.images))"),
         (private_values_made_public, "methods/x.py", "run.report(step, norm=float(rows_private.norm()))"),
         (private_values_made_public, "methods/x.py", "ledger.note(f'{count_private}')"),
         (hard_to_read, "data/x.py", "x = 1"),

@@ -133,8 +133,8 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "a sampling rate from the true number of records",
         "engines/dpsgd/step.py",
-        "    rate = sampling_rate(settings.batch, run.data.domain.nominal_records)\n",
-        "    rate = sampling_rate(min(settings.batch, len(run.data)), len(run.data))\n",
+        "    rate = sampling_rate(options.batch, run.data.domain.nominal_records)\n",
+        "    rate = sampling_rate(min(options.batch, len(run.data)), len(run.data))\n",
         f"{_CONFORMANCE}::test_the_declared_number_of_records_is_never_compared_with_the_true_one[20-dpgan]",
     ),
     bug(
@@ -194,8 +194,9 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "a learning rate that follows private gradients",
         "engines/dpsgd/step.py",
-        "        self._optimizer.step(update_dp / (2 * self._settings.batch))\n",
-        "        self._optimizer.step(update_dp / (2 * self._settings.batch) / (1e-3 + float(self._total.norm())))\n",
+        "        self.optimizer.step(update_dp / (self._options.batch + self._public))\n",
+        "        update_dp = update_dp / (1e-3 + float(self._total.norm()))\n"
+        "        self.optimizer.step(update_dp / (self._options.batch + self._public))\n",
         "tests/methods/test_replay.py::test_neighbours_with_the_same_sanitized_values_run_alike[dpgan]",
     ),
     bug(

@@ -164,23 +164,25 @@ BUGS: tuple[Bug, ...] = (
         (
             Patch(
                 STEP,
-                "        self._total.zero_()\n        indices_private, size_private, latent, labels = ",
+                "        self._total.zero_()\n        indices_private, size_private, drawn = ",
                 "        self._total.zero_()\n        self._drawn = self._waiting[-1][1]\n"
-                "        indices_private, size_private, latent, labels = ",
+                "        indices_private, size_private, drawn = ",
             ),
-            Patch(STEP, "update_dp / (2 * self._settings.batch)", "update_dp / (self._drawn + self._settings.batch)"),
+            Patch(STEP, "update_dp / (self._options.batch + self._public)", "update_dp / (self._drawn + self._public)"),
         ),
-        "tests/engines/dpsgd/test_step.py::test_the_update_is_the_sum_and_noise_over_twice_the_expected_batch",
+        "tests/engines/dpsgd/test_step.py::"
+        "test_the_update_is_the_sum_and_noise_over_the_expected_batch_and_the_companions",
     ),
     bug(
         "fake labels from the real batch",
         STEP,
-        "            examples = join(examples, self._fakes.render(*drawn))\n",
+        "            examples = examples.followed_by(self._companions.render(*drawn))\n",
         "            own = examples.labels\n"
         "            if own is not None and len(own):\n"
         "                drawn = (drawn[0], own[torch.arange(len(drawn[1])) % len(own)])\n"
-        "            examples = join(examples, self._fakes.render(*drawn))\n",
-        "tests/engines/dpsgd/test_step.py::test_the_sum_is_that_of_one_example_at_a_time",
+        "            examples = examples.followed_by(self._companions.render(*drawn))\n",
+        "tests/methods/adversarial/test_discriminator.py::"
+        "test_the_sum_is_that_of_all_reals_and_of_exactly_as_many_fakes_as_expected_reals",
     ),
     bug(
         "spending recorded after the value exists",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy.data import PoissonSampler, SourceOptions, from_arrays, sampling_rate
+from understudy.data import SourceOptions, from_arrays, sampling_rate
 from understudy.data.sampling import coin_flips, uniform_integers
 from understudy.errors import InputError
 
@@ -28,45 +28,16 @@ def fixed(*words: int):  # type: ignore[no-untyped-def]
 def test_the_rate_comes_from_declared_numbers_only() -> None:
     for true in (1, 60):
         data = from_arrays(IMAGES[:true], records=1000)
-        assert PoissonSampler.of(data, 10).rate == 0.01
+        assert sampling_rate(10, data.nominal_units("record")) == 0.01
     options = SourceOptions(nominal_clients=50)
     data = from_arrays(IMAGES, client_ids=np.arange(60) % 7, records=1000, options=options)
-    assert PoissonSampler.of(data, 10, unit="client").rate == 0.2
-
-
-def test_all_records_of_a_client_or_none() -> None:
-    options = SourceOptions(nominal_clients=7)
-    data = from_arrays(IMAGES, client_ids=np.arange(60) % 7, records=60, options=options)
-    sampler = PoissonSampler.of(data, 3, unit="client")
-    for _ in range(50):
-        batch = sampler.draw()
-        clients = set((batch % 7).tolist())
-        assert batch.tolist() == [record for record in range(60) if record % 7 in clients]
-        assert batch.dtype == np.int64
-
-
-def test_extreme_rates() -> None:
-    data = from_arrays(IMAGES, records=60)
-    assert PoissonSampler.of(data, 60).draw().tolist() == list(range(60))
-    empty = PoissonSampler.of(data, 1e-300).draw()
-    assert empty.shape == (0,)
-    assert len(PoissonSampler.of(data.subset(np.array([], dtype=np.int64)), 5).draw()) == 0
+    assert sampling_rate(10, data.nominal_units("client")) == 0.2
 
 
 @pytest.mark.parametrize("batch", [0, -1, 61, float("nan"), float("inf")])
 def test_bad_batches(batch: float) -> None:
     with pytest.raises(InputError, match="out of 60 nominal units; pass a positive size of at most 60"):
-        PoissonSampler.of(from_arrays(IMAGES, records=60), batch)
-
-
-@pytest.mark.parametrize("rate", [0.0, -0.5, 1.5, float("nan")])
-def test_bad_rates(rate: float) -> None:
-    with pytest.raises(InputError, match=r"does not lie in 0\.\.1"):
-        PoissonSampler(np.arange(3), rate)
-
-
-def test_its_text_does_not_show_private_numbers() -> None:
-    assert repr(PoissonSampler(np.arange(37), 0.5)) == "PoissonSampler(rate=0.5)"
+        sampling_rate(batch, 60)
 
 
 @given(st.integers(1, 2**32), st.lists(st.integers(0, 2**32 - 1), min_size=60, max_size=60))

@@ -22,7 +22,7 @@ def batches(records, rate, seed=None):
 
 
 def test_a_table_holds_every_record_that_was_drawn_once_and_fills_up_with_the_filler():
-    taken = batches(50, 0.3, seed=1)._coins.flip((40, 50), 0.3)
+    taken = Randomness(1).coins(CPU).flip((40, 50), 0.3)
     table = batches(50, 0.3, seed=1).draw(40, multiple=8)
     assert table.indices.shape[1] % 8 == 0
     assert table.filler == 50
@@ -38,12 +38,20 @@ def test_a_batch_larger_than_a_multiple_is_kept_whole():
     assert table.indices[0, :30].tolist() == list(range(30))
 
 
-@pytest.mark.parametrize(("records", "rate"), [(0, 0.5), (5, 1e-12)])
+@pytest.mark.parametrize(("records", "rate"), [(0, 0.5), (5, 1e-12), (60, 1e-300)])
 def test_an_empty_batch_is_a_batch(records, rate):
     table = batches(records, rate).draw(3, multiple=4)
     assert table.sizes == (0, 0, 0)
     assert (table.indices == records).all()
     assert table.indices.shape == (3, 4)
+
+
+def test_their_text_does_not_show_private_numbers():
+    source = batches(37, 0.5)
+    for text in (repr(source), repr(source.draw(2))):
+        assert "tensor" not in text
+        assert "sizes" not in text
+        assert "37," not in text
 
 
 def test_draws_are_fresh():

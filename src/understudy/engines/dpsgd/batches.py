@@ -14,7 +14,7 @@ _FLIPS_AT_ONCE = 2**22
 _MOST_STEPS = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BatchTable:
     """The batches of some steps: record numbers (steps, width), filled up with ``filler``, and how many are real.
 

@@ -1,4 +1,4 @@
-"""The law of Poisson sampling, tested two-sided on real operating-system entropy.
+"""The law of the Poisson batches that private steps draw, tested two-sided on real operating-system entropy.
 
 Each check rejects a correct sampler with probability at most ``FALSE_ALARM`` (up to the normal approximation of its
 statistic, which the sample sizes keep good); each is also shown to reject a sampler that is wrong in its way.
@@ -11,11 +11,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from understudy.data import PoissonSampler, from_arrays
-from understudy.data.sampling import uniform_integers
+from understudy.data.sampling import sampling_rate, uniform_integers
+from understudy.engines.dpsgd.batches import PoissonBatches
+from understudy.privacy.randomness.streams import Randomness
 
 FALSE_ALARM = 1e-6
 Draw = Callable[[], NDArray[np.int64]]
@@ -77,33 +79,50 @@ CHECKS = [rate_rejects, units_reject, sizes_reject, pairs_reject, memory_rejects
 UNITS, RATE, DRAWS = 40, 0.3, 20_000
 
 
+def batches(units: int, rate: float) -> PoissonBatches:
+    return PoissonBatches(units, rate, Randomness().coins(torch.device("cpu")))
+
+
+def drawn(rate: float) -> NDArray[np.float64]:
+    """Who took part in ``DRAWS`` batches of ``UNITS`` units, drawn as many at a time as a step draws ahead."""
+    source = batches(UNITS, rate)
+    rows = []
+    while len(rows) * source.steps_at_once < DRAWS:
+        table = source.draw(source.steps_at_once)
+        rows.append(torch.zeros(source.steps_at_once, UNITS + 1, dtype=torch.float64).scatter_(1, table.indices, 1.0))
+    return torch.cat(rows)[:DRAWS, :UNITS].numpy()
+
+
+def total_size(rate: float, draws: int) -> int:
+    """How many records came in so many batches out of 60,000."""
+    source = batches(60_000, rate)
+    return sum(sum(source.draw(50).sizes) for _ in range(draws // 50))
+
+
 @pytest.fixture(scope="module")
 def sampled() -> NDArray[np.float64]:
-    data = from_arrays(np.zeros((UNITS, 8, 8), dtype=np.uint8), records=100)
-    return taken(PoissonSampler.of(data, 30).draw, UNITS, DRAWS)
+    return drawn(sampling_rate(30, 100))
 
 
 @pytest.mark.parametrize("rejects", CHECKS)
-def test_the_sampler_follows_the_law(
+def test_batches_follow_the_law(
     sampled: NDArray[np.float64], rejects: Callable[[NDArray[np.float64], float], bool]
 ) -> None:
     assert not rejects(sampled, RATE)
 
 
 def test_the_rate_is_exact_at_the_size_of_mnist() -> None:
-    sampler = PoissonSampler(np.arange(60_000), 128 / 60_000)
-    total = sum(len(sampler.draw()) for _ in range(1_000))
-    assert stats.binomtest(total, 60_000 * 1_000, sampler.rate).pvalue >= FALSE_ALARM
+    rate = sampling_rate(128, 60_000)
+    assert stats.binomtest(total_size(rate, 1_000), 60_000 * 1_000, rate).pvalue >= FALSE_ALARM
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])
 def test_a_rate_ten_percent_off_is_rejected(factor: float) -> None:
-    rows = taken(PoissonSampler(np.arange(UNITS), RATE * factor).draw, UNITS, DRAWS)
+    rows = drawn(RATE * factor)
     assert rate_rejects(rows, RATE)
     assert units_reject(rows, RATE)
     assert sizes_reject(rows, RATE)
-    wrong = PoissonSampler(np.arange(60_000), factor * 128 / 60_000)
-    total = sum(len(wrong.draw()) for _ in range(200))
+    total = total_size(factor * 128 / 60_000, 200)
     assert stats.binomtest(total, 60_000 * 200, 128 / 60_000).pvalue < FALSE_ALARM
 
 
