@@ -136,7 +136,7 @@ def show_scoring() -> Iterator[Listeners]:
 
 def describe(progress: Progress, speed: _Speed) -> str:
     """The public values of a run in one line: spending first, then losses, then speed."""
-    from understudy.privacy.meaning import round_up
+    from understudy.privacy.certificate import round_up
 
     values = dict(progress.values)
     parts = [f"epsilon {round_up(values.pop('epsilon_spent'), 3)} spent"] if "epsilon_spent" in values else []

@@ -14,8 +14,9 @@ from understudy.federated.fleet import SimulatedFleet
 from understudy.federated.gs_wgan import FederatedConfig, GsWganFederated
 from understudy.privacy import accounting, viewers
 from understudy.privacy.budget import Budget
+from understudy.privacy.certificate import round_up
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.meaning import by_viewer, round_up
+from understudy.privacy.meaning import by_viewer
 from understudy.release.release import load
 from understudy.release.verify import verify
 from understudy.report.report import write_report

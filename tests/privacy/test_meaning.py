@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from understudy.privacy.certificate import Guarantee
-from understudy.privacy.meaning import AttackBound, attack_bound, headline_bound, in_words, percent, round_up
+from understudy.privacy.certificate import Guarantee, round_up
+from understudy.privacy.meaning import AttackBound, attack_bound, headline_bound, in_words, percent
 
 from ..release.building import EPSILON, make_release
 

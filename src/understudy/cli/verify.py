@@ -33,7 +33,7 @@ def command(release: ReleaseFolder, as_json: Json = False) -> None:
 
 def conclude(folder: Path, result: Verification, quiet: bool = False) -> None:
     """The last line: the claim, verified; or an error that names the first failed check."""
-    from understudy.privacy.meaning import round_up
+    from understudy.privacy.certificate import round_up
 
     if not result.passed or result.claimed is None or result.delta is None:
         failed = next(check for check in result.checks if not check.passed)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -137,3 +139,12 @@ def parse_certificate(raw: object) -> Certificate:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "value"
         raise InputError(f"certificate: {where}: {first['msg']}; the certificate is not valid (schema 1)") from None
+
+
+def round_up(value: float, digits: int = 4) -> str:
+    """A figure as text, rounded up, so that a claim never looks smaller than it is."""
+    if not math.isfinite(value):
+        return "infinite"
+    rounded = Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING)
+    text = f"{rounded:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

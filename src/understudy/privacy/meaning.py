@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal
 
 from understudy.errors import UnderstudyError
 from understudy.privacy import accounting
-from understudy.privacy.certificate import Certificate, Guarantee
+from understudy.privacy.certificate import Certificate, Guarantee, round_up
 from understudy.privacy.events import Event
 
 _LARGEST_EXPONENT = 700.0  # exp overflows above
@@ -75,15 +74,6 @@ def _true_positive_rate(false_positive_rate: float, epsilon: float, delta: float
     weight = math.exp(-min(epsilon, _LARGEST_EXPONENT))
     steep = 1 - delta - odds_factor(epsilon) * false_positive_rate
     return 1 - max(0.0, steep, weight * (1 - delta - false_positive_rate))
-
-
-def round_up(value: float, digits: int = 4) -> str:
-    """A figure as text, rounded up, so that a claim never looks smaller than it is."""
-    if not math.isfinite(value):
-        return "infinite"
-    rounded = Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING)
-    text = f"{rounded:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def percent(share: float) -> str:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from understudy.experiments.reproduce import train_command
 from understudy.privacy import meaning
-from understudy.privacy.certificate import Certificate, Guarantee
+from understudy.privacy.certificate import Certificate, Guarantee, round_up
 from understudy.privacy.claims.statements import claim_in_words, kept_claim_in_words
 from understudy.report import charts, pictures
 from understudy.report.published import comparable_rows, published_note
@@ -101,7 +101,7 @@ def _guarantee(certificate: Certificate, bound: meaning.AttackBound, salt: str) 
     headline = certificate.headline
     factor = meaning.odds_factor(headline.epsilon)
     return {
-        "epsilon": meaning.round_up(headline.epsilon, 2),
+        "epsilon": round_up(headline.epsilon, 2),
         "delta": f"{headline.delta:g}",
         "unit": headline.unit,
         "adjacency": headline.adjacency,
@@ -110,7 +110,7 @@ def _guarantee(certificate: Certificate, bound: meaning.AttackBound, salt: str) 
         "viewers": meaning.by_viewer(certificate.guarantees),
         "further": [_further(guarantee) for guarantee in certificate.guarantees[1:] if guarantee.unit != "client"],
         "data_dependent": [words for claim in certificate.data_dependent or () for words in claim_in_words(claim)],
-        "odds": f"{float(meaning.round_up(factor, 1)):,.6g}" if factor < 1e6 else f"{factor:.0e}",
+        "odds": f"{float(round_up(factor, 1)):,.6g}" if factor < 1e6 else f"{factor:.0e}",
         "accuracy": meaning.percent(bound.accuracy()),
         "advantage": meaning.percent(bound.advantage()),
         "found": meaning.percent(bound.true_positive_rate(0.001)),
@@ -133,7 +133,7 @@ def _attack(bound: meaning.AttackBound, one_in: int) -> dict[str, str]:
     return {
         "false_alarms": f"1 in {one_in:,}",
         "found": meaning.percent(found),
-        "odds": f"{float(meaning.round_up(found / rate, 1)):,.6g} : 1",
+        "odds": f"{float(round_up(found / rate, 1)):,.6g} : 1",
         "certainty": meaning.percent(found / (found + rate)),
     }
 
