@@ -86,6 +86,14 @@ def decode_json(text: str) -> Any:
     return value
 
 
+def read_object(path: Path, what: str) -> dict[str, Any]:
+    """A JSON file that holds an object."""
+    raw = read_json(path, what)
+    if not isinstance(raw, dict):
+        raise InputError(f"{what}: {path} holds a {type(raw).__name__}, but an object is needed; the file is damaged")
+    return raw
+
+
 def file_sha256(path: Path) -> str:
     """The SHA-256 of a file's bytes."""
     digest = hashlib.sha256()

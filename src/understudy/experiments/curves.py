@@ -19,7 +19,8 @@ from typing import Any
 from understudy.errors import InputError
 from understudy.evaluate.evaluation import STAMP
 from understudy.experiments.points import BUDGET_KEYS, PlannedPoint, hashable, shown_value
-from understudy.experiments.total import Total, read_object
+from understudy.experiments.total import Total
+from understudy.files import read_object
 from understudy.privacy.certificate import read_certificate
 from understudy.release.folders import CERTIFICATE, find_release
 from understudy.runs.folder import RunFolder

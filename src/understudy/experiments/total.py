@@ -7,10 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from understudy.errors import InputError, UnderstudyError
-from understudy.files import read_json
+from understudy.errors import UnderstudyError
+from understudy.files import read_object
 from understudy.privacy import accounting
 from understudy.privacy.certificate import Certificate, read_certificate
 from understudy.privacy.events import Event
@@ -79,11 +78,3 @@ def _total(data: str, folders: Sequence[Path]) -> Total:
 def _certificate(folder: Path) -> Certificate | None:
     path = RunFolder(folder).release / CERTIFICATE
     return read_certificate(path) if path.is_file() else None
-
-
-def read_object(path: Path, what: str) -> dict[str, Any]:
-    """A JSON file that holds an object."""
-    raw = read_json(path, what)
-    if not isinstance(raw, dict):
-        raise InputError(f"{what}: {path} holds a {type(raw).__name__}, but an object is needed; the file is damaged")
-    return raw

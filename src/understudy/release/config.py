@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from understudy.data.domain import Domain
 from understudy.errors import InputError
-from understudy.files import read_json
+from understudy.files import read_object
 from understudy.models.generator import AnnotatedGeneratorConfig, GeneratorConfig
 
 
@@ -51,7 +51,4 @@ def make_config(**values: Any) -> ReleaseConfig:
 
 def read_config(path: Path) -> ReleaseConfig:
     """The config of a release folder."""
-    raw = read_json(path, "config")
-    if not isinstance(raw, dict):
-        raise InputError(f"config: {path} holds a {type(raw).__name__}, but an object is needed; the file is damaged")
-    return make_config(**raw)
+    return make_config(**read_object(path, "config"))

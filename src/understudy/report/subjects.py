@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from understudy.data.domain import Domain
 from understudy.errors import InputError
-from understudy.files import read_json
+from understudy.files import read_object
 from understudy.privacy.claims.statements import DataDependentClaim, kept_claims
 from understudy.release.folders import find_release
 from understudy.release.grid import class_rows
@@ -129,12 +129,7 @@ def _load(place: Path) -> tuple[Release | None, str | None]:
 
 
 def _object(path: Path, what: str) -> Mapping[str, Any] | None:
-    if not path.is_file():
-        return None
-    raw = read_json(path, what)
-    if not isinstance(raw, dict):
-        raise InputError(f"{what}: {path} holds a {type(raw).__name__}, but an object is needed; the file is damaged")
-    return raw
+    return read_object(path, what) if path.is_file() else None
 
 
 def _is_number(value: object) -> bool:
