@@ -185,5 +185,5 @@ def test_metrics_are_expanded_once_each() -> None:
 
 
 def test_a_process_that_trains_one_classifier_loads_torch_only_if_it_needs_it() -> None:
-    code = "import sys, understudy.evaluate.worker; sys.exit('torch' in sys.modules)"
+    code = "import sys, understudy.evaluate.parallel; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -15,8 +15,7 @@ from understudy.evaluate import parallel
 from understudy.evaluate.classifiers import CLASSIFIERS, ClassifierSetup
 from understudy.evaluate.cnn import CnnConfig
 from understudy.evaluate.downstream import LabelledImages, downstream_accuracy
-from understudy.evaluate.parallel import Crew, DownstreamProgress, downstream_accuracies
-from understudy.evaluate.worker import decode, encode, setup_as_dict, setup_from
+from understudy.evaluate.parallel import Crew, DownstreamProgress, decode, downstream_accuracies, encode, setup_from
 
 Digits = tuple[LabelledImages, LabelledImages]
 SETUP = ClassifierSetup(10, seed=3, cnn=CnnConfig(epochs=2, device="cpu"))
@@ -56,8 +55,8 @@ def test_data_and_setup_survive_the_pipe(digits: Digits) -> None:
     for before, after in zip(digits, (train, test), strict=True):
         np.testing.assert_array_equal(before.images, after.images)
         np.testing.assert_array_equal(before.labels, after.labels)
-    assert setup_from(setup_as_dict(SETUP)) == SETUP
-    assert setup_from(setup_as_dict(ClassifierSetup(3))) == ClassifierSetup(3)
+    assert setup_from(asdict(SETUP)) == SETUP
+    assert setup_from(asdict(ClassifierSetup(3))) == ClassifierSetup(3)
 
 
 def test_a_bad_set_is_the_same_sentence_as_without_processes(digits: Digits) -> None:

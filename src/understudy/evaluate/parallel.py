@@ -1,24 +1,30 @@
 """Trains several classifiers side by side, each in a process of its own, and tells how far it is.
 
-Small sets are trained one after the other in the caller's process: starting processes would take longer.
+Small sets are trained one after the other in the caller's process: starting processes would take longer. A process runs
+this module as a program: labelled images come in on stdin, one line of JSON goes out. Nothing touches the disk: the
+arrays pass through a pipe in NumPy's own format, without pickle. A process of its own is what makes its memory
+measurable and lets an interrupted evaluation end at once.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any, BinaryIO
 
-from understudy.errors import InputError
-from understudy.evaluate import worker as worker_module
+import numpy as np
+
+from understudy.errors import InputError, UnderstudyError
 from understudy.evaluate.classifiers import ClassifierSetup, classifier_entry
 from understudy.evaluate.downstream import DownstreamResult, LabelledImages, downstream_accuracy
-from understudy.evaluate.worker import encode, result_from, setup_as_dict
-from understudy.processes import worker_command, worker_environment
+from understudy.processes import end_with_parent, worker_command, worker_environment
 
 SMALL_SET = 5_000_000  # bytes of training images
 
@@ -116,7 +122,7 @@ class _Pool:
                 raise
 
     def _train(self, name: str) -> DownstreamResult:
-        task = json.dumps({"name": name, "setup": setup_as_dict(self.setup)}).encode() + b"\n"
+        task = json.dumps({"name": name, "setup": asdict(self.setup)}).encode() + b"\n"
         with self.lock:
             if self.stopped:
                 raise InputError(f"classifier {name}: not trained, because another one failed; see its message")
@@ -129,7 +135,7 @@ class _Pool:
                 self.running.discard(process)
         if process.returncode != 0:
             raise InputError(_explain(name, process.returncode, err.decode(errors="replace")))
-        return result_from(out.decode().splitlines()[-1])
+        return DownstreamResult(**json.loads(out.decode().splitlines()[-1]))
 
     def _stop(self) -> None:
         with self.lock:
@@ -140,7 +146,7 @@ class _Pool:
 
 def _start(threads: int) -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE
-    command, environment = worker_command(worker_module.__name__), worker_environment(threads)
+    command, environment = worker_command("understudy.evaluate.parallel"), worker_environment(threads)
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
 
 
@@ -155,3 +161,55 @@ def _explain(name: str, code: int, err: str) -> str:
             "pass fewer workers, or use the fast mode"
         )
     return f"classifier {name}: failed ({last or f'exit code {code}'}); leave it out of the metrics to get the others"
+
+
+def encode(train: LabelledImages, test: LabelledImages) -> bytes:
+    """The two sets as one stream of bytes."""
+    buffer = io.BytesIO()
+    for array in (train.images, train.labels, test.images, test.labels):
+        np.lib.format.write_array(buffer, np.ascontiguousarray(array), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def decode(stream: BinaryIO) -> tuple[LabelledImages, LabelledImages]:
+    """The two sets of a stream."""
+    arrays = [np.lib.format.read_array(stream, allow_pickle=False) for _ in range(4)]
+    return LabelledImages(arrays[0], arrays[1]), LabelledImages(arrays[2], arrays[3])
+
+
+def setup_from(value: Mapping[str, Any]) -> ClassifierSetup:
+    """The setup of plain data."""
+    cnn = value["cnn"]
+    if cnn is not None:
+        from understudy.evaluate.cnn import CnnConfig
+
+        cnn = CnnConfig(**{**cnn, "kernels": tuple(cnn["kernels"])})
+    return ClassifierSetup(**{**value, "cnn": cnn})
+
+
+def peak_memory_mb() -> int | None:
+    """The most memory this process has held, where the system says so."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak // (2**20 if sys.platform == "darwin" else 2**10))
+
+
+def main() -> int:
+    """Train one classifier: read the task and the sets from stdin, write the result to stdout."""
+    end_with_parent()
+    task = json.loads(sys.stdin.buffer.readline())
+    train, test = decode(io.BytesIO(sys.stdin.buffer.read()))  # a pipe has no position, which NumPy asks for
+    try:
+        result = downstream_accuracy(task["name"], train, test, setup_from(task["setup"]))
+    except UnderstudyError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(asdict(replace(result, memory_mb=peak_memory_mb()))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
