@@ -22,8 +22,8 @@ import torch
 
 from record import command_line, current_commit, device_name
 from understudy.engines.critics.bank import CriticBank, CriticBankConfig, CriticBankOptions
-from understudy.engines.critics.subsets import SubsetTable
-from understudy.engines.critics.warm_start import PrivateRecords, WarmStartConfig, warm_start
+from understudy.engines.critics.subsets import PrivateRecords, SubsetTable
+from understudy.engines.critics.warm_start import WarmStartConfig, warm_start
 from understudy.models.critic import Critic, CriticBatch, CriticConfig, CriticLossConfig, critic_loss
 
 SHAPE, CLASSES, BATCH, QUERIES = (1, 28, 28), 10, 32, 256

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from record import command_line, current_commit, device_name
 from understudy.engines.critics.bank import AdamConfig, CriticBank, CriticBankConfig, CriticBankOptions
-from understudy.engines.critics.subsets import SubsetTable
-from understudy.engines.critics.warm_start import PrivateRecords, WarmStartConfig, warm_start
+from understudy.engines.critics.subsets import PrivateRecords, SubsetTable
+from understudy.engines.critics.warm_start import WarmStartConfig, warm_start
 from understudy.engines.dpsgd.gradients import FlatParameters, PerExampleGradients
 from understudy.models.critic import CriticBatch, CriticConfig
 from understudy.models.dpgan import DpganDiscriminator, DpganDiscriminatorConfig

@@ -7,6 +7,9 @@ from torch import Tensor, nn
 
 from understudy.models.generator import AnnotatedGeneratorConfig, Generator, GeneratorConfig, build_generator
 
+_DRAWS = 2000  # images at a time
+_MOST_ROUNDS = 50  # then a class that never came up gets the images that resemble it most
+
 
 class Annotator(nn.Module):
     """Two stride-2 convolutions and two linear layers with tanh, which bounds activations and suits clipped gradients.
@@ -33,10 +36,6 @@ class Annotator(nn.Module):
         """Logits (N, classes)."""
         logits: Tensor = self.layers(2 * images - 1)
         return logits
-
-
-_DRAWS = 2000  # images at a time
-_MOST_ROUNDS = 50  # then a class that never came up gets the images that resemble it most
 
 
 class AnnotatedGenerator(Generator):

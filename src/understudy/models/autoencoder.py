@@ -11,6 +11,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from understudy.models.dcgan_generator import DcganGenerator
 from understudy.models.generator import Generator, GeneratorConfig
 
+_HIDDEN = 128  # of the network that draws codes
+
 
 def into_unit_ball(values: Tensor) -> Tensor:
     """Rows shortened smoothly to a norm below one: v / sqrt(1 + |v|^2)."""
@@ -53,9 +55,6 @@ class Autoencoder(nn.Module):
 def reconstruction_losses(raw: Tensor, images: Tensor) -> Tensor:
     """The binary cross-entropy (N,) of each reconstruction, averaged over its pixels."""
     return binary_cross_entropy_with_logits(raw, images.float(), reduction="none").flatten(1).mean(dim=1)
-
-
-_HIDDEN = 128
 
 
 class DecoderGenerator(Generator):

@@ -1,15 +1,13 @@
-"""The networks of DPGAN: a discriminator of stride-2 convolutions, and a generator that is its mirror image.
+"""The networks of DPGAN, without normalisation: a discriminator of stride-2 convolutions, and its mirror image.
 
-The discriminator of DPGAN: stride-2 convolutions over the image beside its label planes, without normalisation.
+For 28x28 grey images of ten classes the discriminator is the published network of 1.72M parameters: 4x4 convolutions of
+the image and of the label planes side by side (64 channels each), 128 -> 256 (4x4), 256 -> 512 (3x3), 512 -> 1 (4x4).
+Other sizes halve as often as it takes to come down to a 4x4 map. Every example is treated for itself, as clipping needs
+it.
 
-For 28x28 grey images of ten classes this is the published network of 1.72M parameters: 4x4 convolutions of the image
-and of the label planes side by side (64 channels each), 128 -> 256 (4x4), 256 -> 512 (3x3), 512 -> 1 (4x4). Other sizes
-halve as often as it takes to come down to a 4x4 map. Every example is treated for itself, as clipping needs it.
-
-The generator of DPGAN: transposed convolutions, the mirror image of its discriminator, without normalisation.
-
-For 28x28 grey images of ten classes and 128 latent values this is the published network of 2.27M parameters: latent
-values and label each become a 4x4 map of 256 channels, then 512 -> 256 (3x3), 256 -> 128 (4x4), 128 -> 1 (4x4).
+The generator takes transposed convolutions the other way. With 128 latent values it is the published network of 2.27M
+parameters: latent values and label each become a 4x4 map of 256 channels, then 512 -> 256 (3x3), 256 -> 128 (4x4),
+128 -> 1 (4x4).
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from understudy.configs import Config, Count
-from understudy.models.generator import Generator, GeneratorConfig
+from understudy.models.generator import Generator, GeneratorConfig, ImageShape
 
 SLOPE = 0.2  # of the leaky rectifier
 _SMALLEST = 4  # height and width below which a map is not halved any more
@@ -34,9 +32,7 @@ Size = tuple[int, int]
 class DpganDiscriminatorConfig(Config):
     """What fixes the network: the image, the number of classes (None: unlabelled) and the width of its first layer."""
 
-    shape: tuple[
-        Annotated[int, Field(ge=1, le=3)], Annotated[int, Field(ge=8, le=64)], Annotated[int, Field(ge=8, le=64)]
-    ]
+    shape: ImageShape
     classes: Count | None = None
     width: Annotated[int, Field(ge=2, multiple_of=2)] = 64
 

@@ -12,19 +12,20 @@ from torch import Tensor, nn
 from understudy.configs import Config
 
 _SAMPLE_BATCH = 1000
-Side = Annotated[int, Field(ge=8, le=64)]
+_Side = Annotated[int, Field(ge=8, le=64)]
+ImageShape = tuple[Annotated[int, Field(ge=1, le=3)], _Side, _Side]  # channels, height, width
 
 
 class GeneratorConfig(Config):
     """Everything needed to build a generator and to draw from it; it is released next to the weights.
 
     ``output`` says how raw values become pixels in [0, 1]: ``sigmoid`` squashes, ``tanh`` does so twice as steeply,
-    ``clamp`` cuts off (its gradient does not vanish during training, see ``methods/gs_wgan``). ``label_weights`` is the
-    law of labels when none is asked.
+    ``clamp`` cuts off (its gradient does not vanish during training, see ``engines/learner.py``). ``label_weights`` is
+    the law of labels when none is asked.
     """
 
     kind: Literal["dcgan", "decoder", "dpgan", "resnet", "selu"] = "dcgan"
-    shape: tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
+    shape: ImageShape
     classes: Annotated[int, Field(ge=1, le=10_000)] | None = None
     latent: Annotated[int, Field(ge=1, le=4096)] = 10
     latent_law: Literal["normal", "bernoulli"] = "normal"

@@ -1,16 +1,13 @@
 """The networks of BDP-GAN: a critic and a generator with SELU.
 
-The critic of BDP-GAN: three convolutions with SELU, a linear layer with SELU, and a linear score.
+The critic is three convolutions with SELU, a linear layer with SELU, and a linear score. Nothing in it mixes examples
+(no BatchNorm): every example's gradient is its own, as clipping needs it. Labels are planes beside the image, with a
+convolution of their own, and choose among scores, one for each class: a critic whose weights are kept small is nearly
+linear, and planes alone would tell it little about how image and label go together.
 
-Nothing in it mixes examples (no BatchNorm): every example's gradient is its own, as clipping needs it. Labels are
-planes beside the image, with a convolution of their own, and choose among scores, one for each class: a critic whose
-weights are kept small is nearly linear, and planes alone would tell it little about how image and label go together.
-
-The generator of BDP-GAN: a linear layer, three transposed convolutions with SELU, max pooling, tanh.
-
-For 28x28 images the linear layer gives 4,096 values (256 maps of 4x4) as in the paper; the maps grow fourfold, then
-twice by two, to 64x64 in front of the pooling, and the middle 28x28 of what is left is the image. Other sizes start
-from other maps.
+The generator is a linear layer, three transposed convolutions with SELU, max pooling, tanh. For 28x28 images the linear
+layer gives 4,096 values (256 maps of 4x4) as in the paper; the maps grow fourfold, then twice by two, to 64x64 in front
+of the pooling, and the middle 28x28 of what is left is the image. Other sizes start from other maps.
 """
 
 from __future__ import annotations
@@ -23,7 +20,8 @@ from torch import Tensor, nn
 from understudy.models.dpgan import DpganDiscriminatorConfig, one_hot
 from understudy.models.generator import Generator, GeneratorConfig, crop
 
-_HIDDEN = 4  # times the width: the linear layer
+_HIDDEN = 4  # times the width: the linear layer of the critic
+_GROWTH = 8  # of the maps of the generator, after pooling
 
 
 class SeluCritic(nn.Module):
@@ -66,9 +64,6 @@ def self_normalising(network: nn.Module) -> None:
             nn.init.kaiming_normal_(layer.weight, nonlinearity="linear")
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-
-
-_GROWTH = 8  # of the maps, after pooling
 
 
 class SeluGenerator(Generator):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from understudy.engines.critics.bank import CriticBank, CriticBankConfig
-from understudy.engines.critics.subsets import SubsetTable, take
-from understudy.engines.critics.warm_start import PrivateRecords, WarmStartConfig, warm_start
+from understudy.engines.critics.subsets import PrivateRecords, SubsetTable, take
+from understudy.engines.critics.warm_start import WarmStartConfig, warm_start
 from understudy.errors import InputError
 from understudy.models.critic import CriticConfig
 

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from understudy.configs import Config, Count, Precision, Share
+from understudy.configs import Config, Count, Precision, Share, Strict
 from understudy.engines.critics.layers import estimate, write_normalised
 from understudy.engines.critics.layout import CriticLayout
 from understudy.engines.critics.network import (
@@ -28,6 +28,8 @@ from understudy.engines.critics.network import (
 from understudy.errors import InputError
 from understudy.models.critic import Critic, CriticBatch, CriticConfig, CriticLossConfig
 
+Rows = slice | Sequence[int]  # which critics
+INITIAL_POWER_ITERATIONS = 5
 _CPU_WORKSPACE = 2**28  # small enough to stay near the caches
 _CUDA_WORKSPACE = 2**34
 
@@ -50,7 +52,7 @@ class CriticBankConfig(Config):
     adam: AdamConfig = AdamConfig()
 
 
-class CriticBankOptions(Config):
+class CriticBankOptions(Strict):
     """Runtime settings: they change speed, memory and rounding, never the privacy.
 
     ``precision`` is that of the matrix products; parameters, moments, spectral norms and penalties stay in fp32.
@@ -89,10 +91,6 @@ class CriticBankOptions(Config):
             torch.set_float32_matmul_precision(before)
 
 
-Critics = slice | Sequence[int]
-INITIAL_POWER_ITERATIONS = 5
-
-
 class CriticBank:
     """K critics, their Adam moments and their spectral-norm vectors.
 
@@ -126,9 +124,7 @@ class CriticBank:
     # --- training
 
     @torch.no_grad()
-    def train_step(
-        self, critics: Critics, batch: CriticBatch, generator: torch.Generator | None = None
-    ) -> CriticReport:
+    def train_step(self, critics: Rows, batch: CriticBatch, generator: torch.Generator | None = None) -> CriticReport:
         """One WGAN-GP Adam step of the named critics, each on its own images.
 
         ``critics`` is a slice (fastest: no copies of parameters) or a sequence of distinct indices; the batch's tensors
@@ -202,7 +198,7 @@ class CriticBank:
         return torch.cat(answers)
 
     @torch.no_grad()
-    def input_gradients(self, critics: Critics, images: Tensor, labels: Tensor | None) -> Tensor:
+    def input_gradients(self, critics: Rows, images: Tensor, labels: Tensor | None) -> Tensor:
         """The same gradients for several images (k, images, ...) of each named critic: what warm start needs."""
         rows = self._rows(critics)
         answers = []
@@ -212,7 +208,7 @@ class CriticBank:
         return torch.cat(answers)
 
     @torch.no_grad()
-    def scores(self, critics: Critics, images: Tensor, labels: Tensor | None) -> Tensor:
+    def scores(self, critics: Rows, images: Tensor, labels: Tensor | None) -> Tensor:
         """D_k(x) in fp32, (k, images), for several images (k, images, ...) of each named critic; changes no critic.
 
         Privacy: private like the critics; row k depends on critic k alone. An inactive critic scores zero.
@@ -245,7 +241,7 @@ class CriticBank:
 
     # --- rows, memory, state
 
-    def _rows(self, critics: Critics) -> Sequence[int]:
+    def _rows(self, critics: Rows) -> Sequence[int]:
         """The named critics as distinct indices; a contiguous slice stays a range."""
         if isinstance(critics, slice):
             return range(*critics.indices(self.config.critics))

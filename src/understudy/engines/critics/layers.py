@@ -1,11 +1,9 @@
 """Layers of stacked critics: convolutions as products over patches, and spectral normalisation.
 
-Patches of stacked images as strided copies: what turns a convolution, either way, into batched matrix products.
-
-Images lie as (critics, images, rows, columns, channels). A window's column-and-channel part is then one contiguous run,
-and it is copied in units of 16 bytes (bit patterns read as ``complex128``), which is what makes the copy fast.
-
-Spectral normalisation of stacked critics: power iteration, normalised weights, and the way back for gradients.
+Patches are strided copies of stacked images: they turn a convolution, either way, into batched matrix products. Images
+lie as (critics, images, rows, columns, channels). A window's column-and-channel part is then one contiguous run, and it
+is copied in units of 16 bytes (bit patterns read as ``complex128``), which is what makes the copy fast. Spectral
+normalisation is power iteration, normalised weights, and the way back for gradients.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The network and the WGAN-GP loss of k critics side by side, with all gradients written out by hand.
-
-Forward, slopes, tangents and weight gradients of k critics side by side, written out instead of traced by autograd.
+"""The network and the WGAN-GP loss of k critics side by side: all gradients are written out, not traced by autograd.
 
 A critic is piecewise linear, so the gradient penalty needs no second backward pass. With ReLU masks M fixed,
 ``g = W1' M1 W2' M2 W3' M3 w`` is the slope at an interpolate and, for the direction ``v`` of the penalty's gradient,

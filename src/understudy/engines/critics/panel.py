@@ -19,8 +19,8 @@ from understudy.data.partition import Partition
 from understudy.data.sampling import uniform_integers
 from understudy.engines.config import CriticsConfig
 from understudy.engines.critics.bank import AdamConfig, CriticBank, CriticBankConfig, CriticBankOptions, CriticReport
-from understudy.engines.critics.subsets import SubsetTable, take
-from understudy.engines.critics.warm_start import PrivateRecords, WarmStartConfig, warm_start
+from understudy.engines.critics.subsets import PrivateRecords, SubsetTable, take
+from understudy.engines.critics.warm_start import WarmStartConfig, warm_start
 from understudy.engines.records import load_rows
 from understudy.models.critic import CriticBatch, CriticConfig
 from understudy.privacy.randomness.streams import Randomness

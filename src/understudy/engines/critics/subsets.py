@@ -49,6 +49,15 @@ class SubsetTable:
         return torch.where(sizes > 0, self.members[critics].gather(1, places), -1)
 
 
+@dataclass(frozen=True)
+class PrivateRecords:
+    """All records on the device: images (records, channels, rows, columns), labels, and who belongs to which subset."""
+
+    images: Tensor
+    labels: Tensor | None
+    table: SubsetTable
+
+
 def take(images: Tensor, labels: Tensor | None, records: Tensor) -> tuple[Tensor, Tensor | None]:
     """Images (k, batch, ...) as floats in 0..1, and labels, of drawn records; zeros where the index is -1.
 

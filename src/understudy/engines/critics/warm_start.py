@@ -6,7 +6,6 @@ with a straight-through gradient, which cannot saturate as a sigmoid does. They 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from understudy.configs import Config, Count, Natural, NonNegative
 from understudy.engines.critics.bank import CriticBank, CriticReport
-from understudy.engines.critics.subsets import SubsetTable, take
+from understudy.engines.critics.subsets import PrivateRecords, take
 from understudy.models.critic import CriticBatch, CriticConfig
 
 
@@ -31,15 +30,6 @@ class WarmStartConfig(Config):
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     outside: NonNegative = 1.0  # weight of the pull on pixels outside 0..1
     critic_steps: Count = 1  # for each step of the generators
-
-
-@dataclass(frozen=True)
-class PrivateRecords:
-    """All records on the device: images (records, channels, rows, columns), labels, and who belongs to which subset."""
-
-    images: Tensor
-    labels: Tensor | None
-    table: SubsetTable
 
 
 class StackedGenerators:
