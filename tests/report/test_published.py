@@ -33,6 +33,22 @@ def test_ours_is_compared_with_the_smallest_published_epsilon_that_is_not_below(
 
 def test_above_every_published_epsilon_only_references_are_left():
     assert published_level(12.0, published_rows("mnist")) is None
-    assert {row.epsilon for row in comparable_rows("mnist", 12.0)} == {None}
-    assert {row.epsilon for row in comparable_rows("mnist", 1.0)} == {None, 1}
-    assert comparable_rows("patients", 1.0) == []
+    assert {row.epsilon for row in comparable_rows("mnist", 12.0, "public", "record")} == {None}
+    assert {row.epsilon for row in comparable_rows("mnist", 1.0, "public", "record")} == {None, 1}
+    assert comparable_rows("patients", 1.0, "public", "record") == []
+
+
+def test_every_published_epsilon_says_against_whom_it_holds_and_for_what():
+    for row in published_rows():
+        assert (row.viewer is None) == (row.unit is None) == (row.epsilon is None), row.method
+        assert row.unit != "client" or (row.delta is not None and row.units), row.method
+    (federated,) = [row for row in published_rows("femnist") if row.like == "gs-wgan-federated"]
+    stated = (federated.epsilon, federated.viewer, federated.unit, federated.adjacency, federated.delta)
+    assert stated == (599, "server", "client", "replace-one", 1.15e-3)
+
+
+def test_a_figure_against_the_server_is_not_compared_with_one_against_the_public():
+    assert comparable_rows("femnist", 9.998, "public", "record") == []
+    assert {row.epsilon for row in comparable_rows("femnist", 9.998, "public", "client")} == {9990000}
+    assert {row.epsilon for row in comparable_rows("femnist", 590.0, "server", "client")} == {599}
+    assert comparable_rows("femnist", 2219.8822, "server", "client") == []

@@ -13,7 +13,11 @@ _TOLERANCE = 1.01  # a certificate rounds its epsilon up
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One row of somebody's table; ``like`` names our method of the same kind, if there is one."""
+    """One row of somebody's table; ``like`` names our method of the same kind, if there is one.
+
+    An epsilon says against whom it holds (``viewer``) and for what (``unit``), as ours do, or it cannot stand beside
+    any; ``adjacency``, ``delta`` and the number of ``units`` are None where the source does not state them.
+    """
 
     dataset: str
     method: str
@@ -23,6 +27,11 @@ class PublishedRow:
     inception_score: float | None
     cnn_accuracy: float | None
     source: str
+    viewer: str | None = None
+    unit: str | None = None
+    adjacency: str | None = None
+    delta: float | None = None
+    units: int | None = None
 
 
 def published_note() -> str:
@@ -42,12 +51,13 @@ def published_level(epsilon: float, rows: Sequence[PublishedRow]) -> float | Non
     return next((level for level in levels if epsilon <= level * _TOLERANCE), None)
 
 
-def comparable_rows(dataset: str, epsilon: float) -> list[PublishedRow]:
-    """References without an epsilon, then the rows at the published epsilon to compare with."""
+def comparable_rows(dataset: str, epsilon: float, viewer: str, unit: str) -> list[PublishedRow]:
+    """References without an epsilon, then the rows of the same viewer and unit at the published epsilon beside ours."""
     rows = published_rows(dataset)
-    level = published_level(epsilon, rows)
+    same = [row for row in rows if (row.viewer, row.unit) == (viewer, unit)]
+    level = published_level(epsilon, same)
     return [row for row in rows if row.epsilon is None] + [
-        row for row in rows if row.epsilon is not None and row.epsilon == level
+        row for row in same if row.epsilon is not None and row.epsilon == level
     ]
 
 

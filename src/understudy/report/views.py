@@ -265,11 +265,11 @@ def headline_figure(evaluation: Mapping[str, Any] | None, name: str) -> str | No
 
 
 def _published(subject: Subject) -> list[dict[str, str | None]]:
-    """What others report on the same data at the same level of epsilon."""
+    """What others report on the same data at the same level of epsilon, against the same viewer for the same unit."""
     if subject.release is None or subject.data is None:
         return []
-    guarantees = subject.release.certificate.guarantees
-    epsilon = guarantees[0].epsilon if guarantees else math.inf
+    first = next(iter(subject.release.certificate.guarantees), None)
+    claim = (math.inf, "public", "record") if first is None else (first.epsilon, first.viewer, first.unit)
     return [
         {
             "method": row.method,
@@ -279,7 +279,7 @@ def _published(subject: Subject) -> list[dict[str, str | None]]:
             "cnn": NOTHING if row.cnn_accuracy is None else f"{100 * row.cnn_accuracy:.1f} %",
             "source": row.source,
         }
-        for row in comparable_rows(subject.data, epsilon)
+        for row in comparable_rows(subject.data, *claim)
     ]
 
 
