@@ -9,24 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from understudy.cli.options import (
-    Classes,
-    ConfigFile,
-    Declare,
-    Device,
-    Json,
-    Moved,
-    Records,
-    Resume,
-    Seed,
-    SetValues,
-    Shape,
-    command_line,
-    data_options,
-    print_json,
-    read_settings,
-    refuse_moved_alone,
-)
+from understudy.cli import options as common
 from understudy.errors import InputError
 from understudy.progress import watch_run
 from understudy.runs.folder import RunFolder
@@ -56,17 +39,17 @@ def command(
     to: Annotated[
         Path | None, typer.Option("--to", help="Where labelled --images go: .npz, .parquet or a folder.")
     ] = None,
-    records: Records = None,
-    classes: Classes = None,
-    shape: Shape = None,
-    declare: Declare = None,
-    config: ConfigFile = None,
-    settings: SetValues = None,
-    device: Device = None,
-    seed: Seed = None,
-    resume: Resume = False,
-    moved: Moved = False,
-    as_json: Json = False,
+    records: common.Records = None,
+    classes: common.Classes = None,
+    shape: common.Shape = None,
+    declare: common.Declare = None,
+    config: common.ConfigFile = None,
+    settings: common.SetValues = None,
+    device: common.Device = None,
+    seed: common.Seed = None,
+    resume: common.Resume = False,
+    moved: common.Moved = False,
+    as_json: common.Json = False,
 ) -> None:
     """Name the images of a generator that was trained without labels, within a budget for both together.
 
@@ -74,7 +57,7 @@ def command(
     for; its certificate holds the events of both parts. With an annotated RELEASE, --images and --to label further
     images at no cost.
     """
-    refuse_moved_alone(moved, resume)
+    common.refuse_moved_alone(moved, resume)
     if (images is None) != (to is None):
         raise InputError("annotate: --images names what to label and --to where it goes; pass both or neither")
     if data is None and (images is None or out is not None or resume):
@@ -85,13 +68,13 @@ def command(
     from understudy.release.release import load
 
     if data is not None and out is not None:
-        source = data_options(data, records, classes, shape, declare)
-        options = TrainOptions(config=read_settings(config, settings, device), seed=seed, moved=moved)
+        source = common.data_options(data, records, classes, shape, declare)
+        options = TrainOptions(config=common.read_settings(config, settings, device), seed=seed, moved=moved)
         if resume:
             asked = {"epsilon": epsilon, "delta": delta}
             annotated = continue_run(out, source, asked, options, watch_run, annotation=True)
         else:
-            options, budget = replace(options, command=command_line()), _budget(epsilon, delta)
+            options, budget = replace(options, command=common.command_line()), _budget(epsilon, delta)
             annotated = start_annotation(release, source, budget, out, options, watch_run)
     else:
         annotated = load(release)
@@ -129,7 +112,7 @@ def _tell(release: Release, out: Path | None, labelled: dict[str, Any] | None, a
     headline, place = release.certificate.headline, None if out is None else RunFolder(out).release
     if as_json:
         told = {"release": None if place is None else str(place), "epsilon": headline.epsilon, "delta": headline.delta}
-        print_json({**told, "labelled": labelled})
+        common.print_json({**told, "labelled": labelled})
         return
     if out is not None:
         typer.echo(f"{claim(headline)}, generator and annotator together: the release is in {place}")

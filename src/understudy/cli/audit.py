@@ -10,21 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from understudy.cli.options import (
-    Classes,
-    ConfigFile,
-    Data,
-    Declare,
-    Json,
-    Preset,
-    Records,
-    ReleaseFolder,
-    SetValues,
-    Shape,
-    data_options,
-    print_json,
-    read_settings,
-)
+from understudy.cli import options as common
 from understudy.errors import CheckError
 from understudy.progress import show_progress
 
@@ -48,7 +34,7 @@ def mechanisms(
     trials: Annotated[int, typer.Option("--trials", help="With the unit, and as many without it.")] = 100_000,
     confidence: Confidence = 0.9999,
     to: To = None,
-    as_json: Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Play the worst neighbours against the sanitizers, samplers and routers that methods train with."""
     from understudy.audit.mechanisms import AuditOptions, audit_mechanism
@@ -65,7 +51,7 @@ def mechanisms(
 @app.command("run")
 def run(
     method: Annotated[str, typer.Argument(help="One of `understudy methods`.")],
-    data: Data,
+    data: common.Data,
     out: Annotated[Path, typer.Option("--out", help="Folder of the audited run; nothing of it is for release.")],
     epsilon: Epsilon = 10.0,
     delta: Delta = 1e-5,
@@ -80,21 +66,21 @@ def run(
         int, typer.Option("--corrected-for", help="Audits that share the confidence; 4 for each run.")
     ] = 4,
     confidence: Confidence = 0.9999,
-    records: Records = None,
-    classes: Classes = None,
-    shape: Shape = None,
-    declare: Declare = None,
-    preset: Preset = None,
-    config: ConfigFile = None,
-    settings: SetValues = None,
+    records: common.Records = None,
+    classes: common.Classes = None,
+    shape: common.Shape = None,
+    declare: common.Declare = None,
+    preset: common.Preset = None,
+    config: common.ConfigFile = None,
+    settings: common.SetValues = None,
     to: To = None,
-    as_json: Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Train once with canaries, guess who took part, and bound epsilon from the guesses."""
     from understudy.privacy.budget import Budget
 
     budget = Budget(epsilon, delta)
-    loaded = data_options(data, records, classes, shape, declare).load()
+    loaded = common.data_options(data, records, classes, shape, declare).load()
     if clients is not None:
         from understudy.data.dataset import with_clients
 
@@ -104,7 +90,7 @@ def run(
 
     with show_progress() as listener:
         chosen = RunAuditOptions(
-            canaries, confidence, audits, declared_public, read_settings(config, settings), preset, listener
+            canaries, confidence, audits, declared_public, common.read_settings(config, settings), preset, listener
         )
         found = audit_run(method, loaded, budget, out, chosen)
     _conclude(found, to, as_json)
@@ -112,9 +98,9 @@ def run(
 
 @app.command("record")
 def record(
-    release: ReleaseFolder,
+    release: common.ReleaseFolder,
     audits: Annotated[list[Path], typer.Argument(metavar="AUDITS...", help="Files that an audit wrote with --to.")],
-    as_json: Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Add audits on declared-public data to the certificate of a release; one that exceeds its claim fails."""
     from understudy.audit import recording
@@ -123,7 +109,7 @@ def record(
     found = [audit for path in audits for audit in recording.read_audits(path)]
     result = recording.record(release, found)
     if as_json:
-        print_json(result.as_dict())
+        common.print_json(result.as_dict())
     else:
         typer.echo(f"{len(found)} audits are in the certificate of {release}")
     conclude(release, result, quiet=as_json)
@@ -136,7 +122,7 @@ def _conclude(found: Sequence[AuditRecord], to: Path | None, as_json: bool) -> N
     if to is not None:
         recording.write_audits(to, found)
     if as_json:
-        print_json(recording.as_json(found))
+        common.print_json(recording.as_json(found))
     else:
         for audit in found:
             typer.echo(audit.in_words())

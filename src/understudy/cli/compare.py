@@ -9,23 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from understudy.cli.options import (
-    AllMoved,
-    Classes,
-    ConfigFile,
-    Data,
-    Declare,
-    Device,
-    Json,
-    Records,
-    Shape,
-    command_line,
-    data_options,
-    describe_points,
-    print_json,
-    read_settings,
-    split_names,
-)
+from understudy.cli import options as common
 from understudy.errors import CheckError, InputError
 
 if TYPE_CHECKING:
@@ -37,7 +21,7 @@ _OWN = re.compile(r"^([a-z][a-z0-9-]*):(.*)$", re.DOTALL)
 
 
 def command(
-    data: Data,
+    data: common.Data,
     methods: Annotated[str, typer.Option("--methods", metavar="A,B,...", help="Two or more of `understudy methods`.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the runs (OUT/runs), the figures and the page.")] = (
         Path("comparison")
@@ -48,7 +32,7 @@ def command(
         list[str] | None,
         typer.Option("--preset", metavar="METHOD:NAME", help="A named configuration of one method. May be repeated."),
     ] = None,
-    config: ConfigFile = None,
+    config: common.ConfigFile = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,13 +49,13 @@ def command(
         int | None,
         typer.Option("--jobs", help="Methods trained side by side; by default one for every two cores, one on a GPU."),
     ] = None,
-    records: Records = None,
-    classes: Classes = None,
-    shape: Shape = None,
-    declare: Declare = None,
-    device: Device = None,
-    moved: AllMoved = False,
-    as_json: Json = False,
+    records: common.Records = None,
+    classes: common.Classes = None,
+    shape: common.Shape = None,
+    declare: common.Declare = None,
+    device: common.Device = None,
+    moved: common.AllMoved = False,
+    as_json: common.Json = False,
 ) -> None:
     """Train and evaluate several methods on the same data, and write one page with all of them.
 
@@ -89,23 +73,23 @@ def command(
     names = _named_methods(methods)
     own_settings, own_presets = _own_and_common(settings or (), names), _presets(preset or [], names)
     options = ExperimentOptions(
-        source=data_options(data, records, classes, shape, declare),
+        source=common.data_options(data, records, classes, shape, declare),
         epsilon=epsilon,
         delta=delta,
-        metrics=split_names(metrics),
+        metrics=common.split_names(metrics),
         samples=samples,
         fast=fast,
         test_data=test_data,
         moved=moved,
-        command=command_line(),
+        command=common.command_line(),
     )
     entrants = [
-        Entrant(name, read_settings(config, own_settings[name], device), own_presets.get(name)) for name in names
+        Entrant(name, common.read_settings(config, own_settings[name], device), own_presets.get(name)) for name in names
     ]
     work = WorkOptions(jobs, ON_STDERR, lambda found: _write_page(out, found))
     comparison = run_comparison(entrants, out, options, work)
     if as_json:
-        print_json({"out": str(out), **comparison.as_dict()})
+        common.print_json({"out": str(out), **comparison.as_dict()})
     else:
         typer.echo(_describe(comparison))
         typer.echo(f"comparison: {out / _PAGE}")
@@ -130,14 +114,14 @@ def _describe(comparison: Curve) -> str:
         + ["-" if point.seconds is None else f"{point.seconds:.0f}"]
         for point in comparison.points
     ]
-    return describe_points(["method", "certified epsilon", *comparison.metrics, "seconds"], rows, comparison)
+    return common.describe_points(["method", "certified epsilon", *comparison.metrics, "seconds"], rows, comparison)
 
 
 def _named_methods(text: str) -> list[str]:
     """``a,b,c`` as methods that exist, each once."""
     from understudy.methods.registry import get_method
 
-    names = list(split_names(text))
+    names = list(common.split_names(text))
     if len(names) < 2:
         raise InputError(f"--methods: {text!r} names {len(names)}; pass at least two, such as --methods dp-merf,dpgan")
     twice = next((name for name in names if names.count(name) > 1), None)

@@ -7,24 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from understudy.cli.options import (
-    AllMoved,
-    Classes,
-    ConfigFile,
-    Declare,
-    Device,
-    Json,
-    Preset,
-    Records,
-    SetValues,
-    Shape,
-    command_line,
-    data_options,
-    describe_points,
-    print_json,
-    read_settings,
-    split_names,
-)
+from understudy.cli import options as common
 from understudy.errors import CheckError, InputError
 
 if TYPE_CHECKING:
@@ -59,16 +42,16 @@ def command(
     samples: Annotated[int | None, typer.Option("--samples", help="Images to draw for each evaluation.")] = None,
     fast: Annotated[bool, typer.Option("--fast", help="As for `understudy evaluate`.")] = False,
     repeats: Annotated[int, typer.Option("--repeats", help="Runs of each point: mean and deviation are drawn.")] = 1,
-    records: Records = None,
-    classes: Classes = None,
-    shape: Shape = None,
-    declare: Declare = None,
-    preset: Preset = None,
-    config: ConfigFile = None,
-    settings: SetValues = None,
-    device: Device = None,
-    moved: AllMoved = False,
-    as_json: Json = False,
+    records: common.Records = None,
+    classes: common.Classes = None,
+    shape: common.Shape = None,
+    declare: common.Declare = None,
+    preset: common.Preset = None,
+    config: common.ConfigFile = None,
+    settings: common.SetValues = None,
+    device: common.Device = None,
+    moved: common.AllMoved = False,
+    as_json: common.Json = False,
 ) -> None:
     """Train and evaluate a run for every value, and draw quality against privacy.
 
@@ -80,7 +63,7 @@ def command(
     from understudy.experiments.engine import collect as collect_runs
     from understudy.progress import ON_STDERR
 
-    names = () if metrics is None else split_names(metrics)
+    names = () if metrics is None else common.split_names(metrics)
     if collect:
         used = {"--data": data, "--epsilon": epsilon, "--delta": delta, "--config": config, "--set": settings}
         used |= {"--samples": samples, "--device": device, "--preset": preset, "--fast": fast or None}
@@ -95,7 +78,7 @@ def command(
         if data is None:
             raise InputError("curve: --data is needed to run a sweep; pass for example --data digits, or use --collect")
         options = ExperimentOptions(
-            source=data_options(data, records, classes, shape, declare),
+            source=common.data_options(data, records, classes, shape, declare),
             epsilon=epsilon,
             delta=delta,
             metrics=names or ("cnn",),
@@ -103,13 +86,13 @@ def command(
             fast=fast,
             test_data=test_data,
             moved=moved,
-            command=command_line(),
+            command=common.command_line(),
         )
-        entrant = Entrant(what[0], read_settings(config, settings, device), preset)
+        entrant = Entrant(what[0], common.read_settings(config, settings, device), preset)
         work = WorkOptions(audience=ON_STDERR, draw=lambda found: _draw(out, found))
         curve = sweep(entrant, over or (), out, options, repeats, work)
     if as_json:
-        print_json({"out": str(out), **curve.as_dict()})
+        common.print_json({"out": str(out), **curve.as_dict()})
     else:
         typer.echo(_describe(curve))
         typer.echo(f"curve: {out / 'curve.html'}, with its figures in {out / 'curve.json'}")
@@ -134,7 +117,7 @@ def _describe(curve: Curve) -> str:
         + [f"{point.figures[name]:.4g}" if name in point.figures else "-" for name in curve.metrics]
         for point in curve.points
     ]
-    return describe_points([*curve.keys, "certified epsilon", *curve.metrics], rows, curve)
+    return common.describe_points([*curve.keys, "certified epsilon", *curve.metrics], rows, curve)
 
 
 def _refuse(why: str, used: dict[str, object]) -> None:

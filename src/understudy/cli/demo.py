@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from understudy.cli.options import Json, command_line, print_json, read_settings
+from understudy.cli import options as common
 from understudy.progress import watch_run
 from understudy.runs.folder import RunFolder
 
@@ -20,7 +20,7 @@ _SETTINGS = ("method.frequencies=1000", "method.steps=400", "method.batch=200") 
 
 def command(
     out: Annotated[Path, typer.Option("--out", help="Folder for the run, the samples and the report.")] = Path("demo"),
-    as_json: Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Train on the bundled digits, sample, evaluate, report and verify; run again, it continues where it was."""
     from understudy.cli.verify import conclude
@@ -43,7 +43,7 @@ def command(
     say("5/5  verify the release")
     result = verify(run)
     if as_json:
-        print_json({"report": str(page), "run": str(run), "accuracy": accuracy, **result.as_dict()})
+        common.print_json({"report": str(page), "run": str(run), "accuracy": accuracy, **result.as_dict()})
     else:
         typer.echo(f"report: {page}")
     conclude(run, result, quiet=as_json)
@@ -65,7 +65,7 @@ def _train(run: Path, say: Callable[[str], None]) -> None:
         asked = {"method": _METHOD, "epsilon": _EPSILON, "delta": _DELTA}
         continue_run(run, source, asked, TrainOptions(), watch_run)
     else:
-        options = TrainOptions(config=read_settings(None, _SETTINGS), command=command_line())
+        options = TrainOptions(config=common.read_settings(None, _SETTINGS), command=common.command_line())
         start_run(_METHOD, source, Budget(_EPSILON, _DELTA), run, options, watch_run)
 
 

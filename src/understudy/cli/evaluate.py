@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from understudy.cli.options import (
-    Classes,
-    Data,
-    Declare,
-    Json,
-    Records,
-    ReleaseFolder,
-    Shape,
-    Temperature,
-    data_options,
-    print_json,
-)
+from understudy.cli import options as common
 from understudy.progress import show_scoring
 
 if TYPE_CHECKING:
@@ -33,8 +22,8 @@ _SHARES = ("average_accuracy", "calibrated_accuracy")
 
 
 def command(
-    release: ReleaseFolder,
-    data: Data,
+    release: common.ReleaseFolder,
+    data: common.Data,
     test_data: Annotated[
         str | None, typer.Option("--test-data", help="Held-out real data; by default the test split of --data.")
     ] = None,
@@ -51,7 +40,7 @@ def command(
     samples: Annotated[
         int | None, typer.Option("--samples", help="Images to draw; by default as many as the declared records.")
     ] = None,
-    temperature: Temperature = 1.0,
+    temperature: common.Temperature = 1.0,
     fast: Annotated[
         bool, typer.Option("--fast", help="Train classifiers on fewer images; the output says what was left out.")
     ] = False,
@@ -72,11 +61,11 @@ def command(
     ] = True,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     to: Annotated[Path | None, typer.Option("--to", help="Also write the JSON object to this file.")] = None,
-    records: Records = None,
-    classes: Classes = None,
-    shape: Shape = None,
-    declare: Declare = None,
-    as_json: Json = False,
+    records: common.Records = None,
+    classes: common.Classes = None,
+    shape: common.Shape = None,
+    declare: common.Declare = None,
+    as_json: common.Json = False,
 ) -> None:
     """Compare samples with real images and train classifiers on them; the figures are stamped not private."""
     from understudy.evaluate.evaluation import EvaluationConfig, SampleOptions, evaluate_release
@@ -95,13 +84,13 @@ def command(
         cache=private_folder() if cache else None,
         crew=Crew(workers),
     )
-    source = data_options(data, records, classes, shape, declare)
+    source = common.data_options(data, records, classes, shape, declare)
     drawn = SampleOptions(samples, temperature, test_data, show_scoring)
     result = evaluate_release(release, source, [name.strip() for name in metrics.split(",")], drawn, chosen)
     if to is not None:
         write_text(to, json.dumps(result, indent=2) + "\n")
     if as_json:
-        print_json(result)
+        common.print_json(result)
         return
     for line in describe(result):
         typer.echo(line)

@@ -8,26 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from understudy.cli.options import (
-    Classes,
-    ConfigFile,
-    Data,
-    Declare,
-    Device,
-    Json,
-    Moved,
-    Out,
-    Preset,
-    Records,
-    Resume,
-    Seed,
-    SetValues,
-    Shape,
-    data_options,
-    print_json,
-    read_settings,
-    refuse_moved_alone,
-)
+from understudy.cli import options as common
 from understudy.errors import InputError
 from understudy.runs.folder import RunFolder
 
@@ -45,26 +26,26 @@ Home = Annotated[Path, typer.Argument(metavar="CLIENT", help="Folder of a client
 
 @app.command("simulate")
 def simulate(
-    data: Data,
+    data: common.Data,
     epsilon: Epsilon,
     delta: Delta,
-    out: Out,
+    out: common.Out,
     clients: Annotated[
         int | None, typer.Option("--clients", help="Enrolled clients; records of data without clients are dealt out.")
     ] = None,
     method: Method = "gs-wgan-federated",
-    records: Records = None,
-    classes: Classes = None,
-    shape: Shape = None,
-    declare: Declare = None,
-    preset: Preset = None,
-    config: ConfigFile = None,
-    settings: SetValues = None,
-    device: Device = None,
-    seed: Seed = None,
-    resume: Resume = False,
-    moved: Moved = False,
-    as_json: Json = False,
+    records: common.Records = None,
+    classes: common.Classes = None,
+    shape: common.Shape = None,
+    declare: common.Declare = None,
+    preset: common.Preset = None,
+    config: common.ConfigFile = None,
+    settings: common.SetValues = None,
+    device: common.Device = None,
+    seed: common.Seed = None,
+    resume: common.Resume = False,
+    moved: common.Moved = False,
+    as_json: common.Json = False,
 ) -> None:
     """Train with all clients in this process: the same ledger and certificate as with real ones."""
     from understudy.api import TrainOptions, train
@@ -74,10 +55,10 @@ def simulate(
     from understudy.privacy.budget import Budget
     from understudy.progress import show_progress, stop_on_signals
 
-    refuse_moved_alone(moved, resume)
+    common.refuse_moved_alone(moved, resume)
     get_federated_method(method)
-    source = data_options(data, records, classes, shape, declare)
-    values = read_settings(config, settings, device)
+    source = common.data_options(data, records, classes, shape, declare)
+    values = common.read_settings(config, settings, device)
     loaded = with_clients(source.load(), clients)
     with stop_on_signals() as stop, show_progress() as listener:
         options = TrainOptions(values, seed, listener, stop, source=source.as_dict(), preset=preset)
@@ -108,9 +89,9 @@ def init(
     ] = None,
     least: Annotated[int | None, typer.Option("--least-clients", help="Clients needed to start; all of them.")] = None,
     seconds: Annotated[float, typer.Option("--round-seconds", help="Deadline of a round.")] = 120.0,
-    config: ConfigFile = None,
-    settings: SetValues = None,
-    as_json: Json = False,
+    config: common.ConfigFile = None,
+    settings: common.SetValues = None,
+    as_json: common.Json = False,
 ) -> None:
     """Write a federation: contract, certificates, keys, Flower's files, and a folder for each client."""
     from understudy.data.domain import declare_domain
@@ -129,7 +110,7 @@ def init(
         method=method,
         domain=domain,
         budget=Budget(epsilon, delta),
-        config=read_settings(config, settings),
+        config=common.read_settings(config, settings),
         host=host,
         port=port,
         listen=listen,
@@ -142,7 +123,7 @@ def init(
     facts["noise_multiplier"] = contract.noise_multiplier
     viewers = by_viewer(promises(decided))
     if as_json:
-        print_json({**facts, "viewers": viewers})
+        common.print_json({**facts, "viewers": viewers})
         return
     for line in viewers:
         typer.echo(line)
@@ -157,7 +138,7 @@ def server(
     simulation: Annotated[
         bool, typer.Option("--simulation", help="Let Flower's simulation run the clients below DIR/clients here.")
     ] = False,
-    as_json: Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Start the SuperLink and train; run it again to go on where it stopped."""
     _require_flower()
@@ -178,7 +159,7 @@ def server(
 def client(
     home: Home,
     data: Annotated[str | None, typer.Option("--data", help="Where the images are; kept for the next time.")] = None,
-    declare: Declare = None,
+    declare: common.Declare = None,
     superlink: Annotated[str | None, typer.Option("--superlink", help="host:port of the server.")] = None,
     stock: Annotated[
         bool, typer.Option("--stock", help="Run a stock SuperNode: it executes whatever code the server ships.")
@@ -202,13 +183,13 @@ def client(
 
 
 @app.command("spending")
-def spending(home: Home, as_json: Json = False) -> None:
+def spending(home: Home, as_json: common.Json = False) -> None:
     """Say what a client has spent against the server, from its own ledger."""
     from understudy.federated.task import read_spending
 
     spent = read_spending(home)
     if as_json:
-        print_json(spent)
+        common.print_json(spent)
         return
     typer.echo(
         f"client {spent['client']}: {spent['answers']} of {spent['most_answers']} answers given, epsilon "
@@ -220,7 +201,7 @@ def spending(home: Home, as_json: Json = False) -> None:
 @app.command("demo")
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for everything.")] = Path("federated-demo"),
-    as_json: Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Start a server and three clients with TLS and authentication on this machine, train, verify, stop them all."""
     _require_flower()
@@ -231,7 +212,7 @@ def demo(
     run = run_demo(out, lambda text: typer.echo(text, err=True))
     result = verify(run)
     if as_json:
-        print_json({"run": str(run), **result.as_dict()})
+        common.print_json({"run": str(run), **result.as_dict()})
     conclude(run, result, quiet=as_json)
 
 
@@ -250,7 +231,7 @@ def _tell(release: Release, out: Path, as_json: bool) -> None:
     if as_json:
         guarantees = [guarantee.model_dump(exclude_none=True) for guarantee in claims]
         headline = release.certificate.headline
-        print_json({
+        common.print_json({
             "run": str(out), "release": str(RunFolder(out).release), "method": release.method,
             "epsilon": headline.epsilon, "delta": headline.delta, "guarantees": guarantees,
         })  # fmt: skip

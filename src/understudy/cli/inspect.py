@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from understudy.cli.options import Classes, Declare, Json, Records, Shape, data_options, print_json
+from understudy.cli import options as common
 from understudy.errors import CheckError, InputError
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ def command(
         str | None, typer.Option("--real", help="Compare with real data instead: NOT private, and stamped so.")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with code 1 if anything was found.")] = False,
-    records: Records = None,
-    classes: Classes = None,
-    shape: Shape = None,
-    declare: Declare = None,
-    as_json: Json = False,
+    records: common.Records = None,
+    classes: common.Classes = None,
+    shape: common.Shape = None,
+    declare: common.Declare = None,
+    as_json: common.Json = False,
 ) -> None:
     """Find faults of the data in samples: turned, mirrored or inverted images, missing, mixed or rare classes.
 
@@ -57,11 +57,11 @@ def command(
     drawn = _draw(suspect, samples)
     reference = None if normal is None else _draw(normal, samples)
     if real is not None:
-        reference = _real(drawn, data_options(real, records, classes, shape, declare), samples)
+        reference = _real(drawn, common.data_options(real, records, classes, shape, declare), samples)
     inspection = inspect_samples(drawn, reference)
     path = write_page(inspection, to)
     if as_json:
-        print_json({**inspection.as_dict(), "page": str(path)})
+        common.print_json({**inspection.as_dict(), "page": str(path)})
     else:
         for sentence in inspection.sentences():
             typer.echo(sentence)

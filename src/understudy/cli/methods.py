@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from understudy.cli.options import Json, print_json
+from understudy.cli import options as common
 
 if TYPE_CHECKING:
     from understudy.methods.base import Method
@@ -20,13 +20,13 @@ def _row(method: Method) -> dict[str, Any]:
     return values | {"presets": sorted(method.presets)}
 
 
-def command(as_json: Json = False) -> None:
+def command(as_json: common.Json = False) -> None:
     """List the methods: what each does and the paper it follows."""
     from understudy.methods.registry import get_method, method_names
 
     methods = [get_method(name) for name in method_names()]
     if as_json:
-        print_json({"methods": [_row(method) for method in methods]})
+        common.print_json({"methods": [_row(method) for method in methods]})
         return
     for method in methods:
         presets = f"\n    presets: {', '.join(sorted(method.presets))}" if method.presets else ""

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from understudy.cli.options import (
-    ConfigFile,
-    Json,
-    Preset,
-    SetValues,
-    parse_budget,
-    print_json,
-    read_settings,
-)
+from understudy.cli import options as common
 
 if TYPE_CHECKING:
     from understudy.privacy.plan import Plan
@@ -34,10 +26,10 @@ def command(
     clients: Annotated[
         int | None, typer.Option("--clients", help="Enrolled clients, for the federated methods.")
     ] = None,
-    preset: Preset = None,
-    config: ConfigFile = None,
-    settings: SetValues = None,
-    as_json: Json = False,
+    preset: common.Preset = None,
+    config: common.ConfigFile = None,
+    settings: common.SetValues = None,
+    as_json: common.Json = False,
 ) -> None:
     """Say what a run would do and cost, without data."""
     from understudy.data.domain import declare_domain
@@ -47,15 +39,15 @@ def command(
     from understudy.privacy.plan import remarked
 
     implementation = get_method(method)
-    budget = parse_budget(implementation, epsilon, delta)
+    budget = common.parse_budget(implementation, epsilon, delta)
     channels, height, width = parse_shape(shape)
     domain = declare_domain(
         shape=(channels or 1, height, width), classes=classes or None, nominal_records=records, nominal_clients=clients
     )
-    values = configure(implementation, read_settings(config, settings), preset)
+    values = configure(implementation, common.read_settings(config, settings), preset)
     result = remarked(implementation.plan(values, domain, budget))
     if as_json:
-        print_json(result.as_dict() | {"affordable": result.epsilon <= budget.epsilon})
+        common.print_json(result.as_dict() | {"affordable": result.epsilon <= budget.epsilon})
     else:
         typer.echo(_describe(result))
     if result.epsilon > budget.epsilon:

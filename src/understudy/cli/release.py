@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from understudy.cli.options import Json, print_json
+from understudy.cli import options as common
 from understudy.errors import InputError
 
 NAME = "release"
@@ -19,7 +19,7 @@ def command(
     allow_seeded: Annotated[
         bool, typer.Option("--allow-seeded", help="Copy a seeded run too; its stamp makes `verify` fail.")
     ] = False,
-    as_json: Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Release a run as it stands; a run released early is charged for its plan."""
     from understudy.api import release_run
@@ -30,6 +30,6 @@ def command(
         raise InputError(f"release: {release.method} is {release.certificate.not_private}; it stays in its run folder")
     headline = release.certificate.headline
     if as_json:
-        print_json({"release": str(place), "epsilon": headline.epsilon, "delta": headline.delta})
+        common.print_json({"release": str(place), "epsilon": headline.epsilon, "delta": headline.delta})
         return
     typer.echo(f"{claim(headline)}: the release is in {place} ({release.certificate.stopped_because or 'complete'})")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from understudy.cli.options import Classes, Declare, Json, Records, Shape, data_options, print_json
+from understudy.cli import options as common
 from understudy.errors import InputError
 from understudy.runs.folder import RunFolder
 
@@ -32,11 +32,11 @@ def command(
     data: Annotated[
         str | None, typer.Option("--data", help="The real data: shows the nearest real image of generated ones.")
     ] = None,
-    records: Records = None,
-    classes: Classes = None,
-    shape: Shape = None,
-    declare: Declare = None,
-    as_json: Json = False,
+    records: common.Records = None,
+    classes: common.Classes = None,
+    shape: common.Shape = None,
+    declare: common.Declare = None,
+    as_json: common.Json = False,
 ) -> None:
     """Write a page with samples, the guarantee in plain words, quality, budget and checks; several side by side.
 
@@ -46,12 +46,12 @@ def command(
 
     options = ReportOptions(public=public)
     if data is not None and not public:
-        options = _with_data(folders, data_options(data, records, classes, shape, declare))
+        options = _with_data(folders, common.data_options(data, records, classes, shape, declare))
     elif data is not None:
         raise InputError("report: --data shows real records, so it has no place beside --public; leave one of them out")
     path = write_report(folders, to, options)
     if as_json:
-        print_json({"report": str(path)})
+        common.print_json({"report": str(path)})
     else:
         typer.echo(f"report: {path}")
 
@@ -69,7 +69,7 @@ def _with_data(folders: list[Path], source: DataOptions) -> ReportOptions:
 
 
 def _first_domain(folders: list[Path]) -> Domain:
-    from understudy.release.config import read_config
+    from understudy.release.contents import read_config
     from understudy.release.folders import CONFIG, find_release
 
     for folder in folders:

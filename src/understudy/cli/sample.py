@@ -7,30 +7,30 @@ from typing import Annotated
 
 import typer
 
-from understudy.cli.options import Json, ReleaseFolder, Temperature, parse_labels, print_json
+from understudy.cli import options as common
 
 NAME = "sample"
 
 
 def command(
-    release: ReleaseFolder,
+    release: common.ReleaseFolder,
     count: Annotated[int, typer.Option("-n", "--count", help="How many images.")],
     to: Annotated[Path, typer.Option("--to", help="out.npz, out.parquet, or a new folder of PNGs.")],
     labels: Annotated[str | None, typer.Option("--labels", help="Only these classes, e.g. 3,5.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Draw the same images again.")] = None,
-    temperature: Temperature = 1.0,
-    as_json: Json = False,
+    temperature: common.Temperature = 1.0,
+    as_json: common.Json = False,
 ) -> None:
     """Draw images; any number of them costs no further privacy."""
     from understudy.release.export import check_destination, export
     from understudy.release.release import load
 
-    chosen = parse_labels(labels)
+    chosen = common.parse_labels(labels)
     check_destination(to)
     loaded = load(release)
     images, drawn = loaded.sample(count, chosen, seed, temperature)
     path = export(images, drawn, to, loaded.domain.class_names)
     if as_json:
-        print_json({"path": str(path), "count": count, "labels": chosen, "shape": list(images.shape)})
+        common.print_json({"path": str(path), "count": count, "labels": chosen, "shape": list(images.shape)})
     else:
         typer.echo(f"{count} images in {path}")

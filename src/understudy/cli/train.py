@@ -8,28 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from understudy.cli.options import (
-    Classes,
-    ConfigFile,
-    Data,
-    Declare,
-    Device,
-    Json,
-    Moved,
-    Out,
-    Preset,
-    Records,
-    Resume,
-    Seed,
-    SetValues,
-    Shape,
-    command_line,
-    data_options,
-    parse_budget,
-    print_json,
-    read_settings,
-    refuse_moved_alone,
-)
+from understudy.cli import options as common
 from understudy.progress import watch_run
 from understudy.runs.folder import RunFolder
 
@@ -42,22 +21,22 @@ NAME = "train"
 
 def command(
     method: Annotated[str, typer.Argument(help="One of `understudy methods`.")],
-    data: Data,
-    out: Out,
+    data: common.Data,
+    out: common.Out,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="Privacy budget: epsilon.")] = None,
     delta: Annotated[float | None, typer.Option("--delta", help="Privacy budget: delta.")] = None,
-    records: Records = None,
-    classes: Classes = None,
-    shape: Shape = None,
-    declare: Declare = None,
-    preset: Preset = None,
-    config: ConfigFile = None,
-    settings: SetValues = None,
-    device: Device = None,
-    seed: Seed = None,
-    resume: Resume = False,
-    moved: Moved = False,
-    as_json: Json = False,
+    records: common.Records = None,
+    classes: common.Classes = None,
+    shape: common.Shape = None,
+    declare: common.Declare = None,
+    preset: common.Preset = None,
+    config: common.ConfigFile = None,
+    settings: common.SetValues = None,
+    device: common.Device = None,
+    seed: common.Seed = None,
+    resume: common.Resume = False,
+    moved: common.Moved = False,
+    as_json: common.Json = False,
 ) -> None:
     """Train a private generator within a budget and write its release.
 
@@ -66,16 +45,16 @@ def command(
     from understudy.api import TrainOptions, continue_run, start_run
     from understudy.methods.registry import get_method
 
-    source = data_options(data, records, classes, shape, declare)
-    settled = read_settings(config, settings, device)
-    refuse_moved_alone(moved, resume)
+    source = common.data_options(data, records, classes, shape, declare)
+    settled = common.read_settings(config, settings, device)
+    common.refuse_moved_alone(moved, resume)
     if resume:
         options = TrainOptions(config=settled, seed=seed, preset=preset, moved=moved)
         asked = {"method": method, "epsilon": epsilon, "delta": delta}
         release = continue_run(out, source, asked, options, watch_run)
     else:
-        options = TrainOptions(config=settled, seed=seed, preset=preset, command=command_line())
-        budget = parse_budget(get_method(method), epsilon, delta)
+        options = TrainOptions(config=settled, seed=seed, preset=preset, command=common.command_line())
+        budget = common.parse_budget(get_method(method), epsilon, delta)
         release = start_run(method, source, budget, out, options, watch_run)
     _tell(release, out, as_json)
 
@@ -90,7 +69,7 @@ def _tell(release: Release, out: Path, as_json: bool) -> None:
         headline = None if stamp else release.certificate.headline
         figures = {name: headline and getattr(headline, name) for name in ("epsilon", "delta")}
         marks = {"not_private": stamp} if stamp else {}
-        print_json({**names, **figures} | marks | _other_figures(release, out))
+        common.print_json({**names, **figures} | marks | _other_figures(release, out))
         return
     for line in by_viewer(release.certificate.guarantees):
         typer.echo(line)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from understudy.cli.options import Json, ReleaseFolder, print_json
+from understudy.cli import options as common
 from understudy.errors import CheckError, one_line
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 NAME = "verify"
 
 
-def command(release: ReleaseFolder, as_json: Json = False) -> None:
+def command(release: common.ReleaseFolder, as_json: common.Json = False) -> None:
     """Recompute the guarantee from the events and check hashes, files and schema."""
     from understudy.release.verify import verify
 
     result = verify(release)
     if as_json:
-        print_json(result.as_dict())
+        common.print_json(result.as_dict())
     else:
         for check in result.checks:
             typer.echo(f"{'ok    ' if check.passed else 'FAILED'}  {one_line(f'{check.name}: {check.detail}')}")
