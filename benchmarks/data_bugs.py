@@ -32,7 +32,7 @@ from understudy.files import make_folder, write_bytes, write_text
 from understudy.inspection.inspection import inspect_samples
 from understudy.inspection.samples import draw_samples
 from understudy.methods.config import apply_settings
-from understudy.release.grid import class_rows, png, tile
+from understudy.release.model_card import class_rows, png, tile
 
 SHARE, MISSING, RARE = 0.3, 7, 4  # of the images; classes
 Break = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]

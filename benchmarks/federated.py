@@ -40,7 +40,7 @@ from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.inspection.inspection import inspect_samples
 from understudy.inspection.samples import draw_samples
 from understudy.methods.config import apply_settings
-from understudy.release.grid import grid_png
+from understudy.release.model_card import grid_png
 
 _LEAST_IMAGES = 100
 _INSPECTED = 500  # generated images of each class

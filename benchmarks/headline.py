@@ -27,7 +27,7 @@ from understudy.devices import choose_device
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.methods.config import apply_settings
 from understudy.privacy.claims.statements import kept_claims
-from understudy.release.grid import grid_png
+from understudy.release.model_card import grid_png
 from understudy.runs.folder import RunFolder
 
 

@@ -15,9 +15,9 @@ from understudy.privacy.ledger import Account
 from understudy.privacy.mechanisms import GaussianMechanism
 from understudy.release.release import NOT_COVERED, load
 from understudy.release.verify import verify
-from understudy.runs.checkpoints import Checkpoints
 from understudy.runs.description import read_description
 from understudy.runs.folder import RunFolder
+from understudy.runs.loop import Checkpoints
 from understudy.runs.run import Run
 
 from .helpers.cases import BUDGET, case_of

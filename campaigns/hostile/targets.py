@@ -26,7 +26,7 @@ from understudy.methods.registry import get_method
 from understudy.privacy.certificate import read_certificate
 from understudy.privacy.ledger import Ledger
 from understudy.release import export
-from understudy.release.config import read_config
+from understudy.release.contents import read_config
 
 from . import federation, seeds
 from .mutations import Mutator, mutate_archive, mutate_bytes, mutate_json, nest
@@ -88,7 +88,7 @@ def _settings(content: bytes, folder: Path) -> None:
 
 
 def _weights(content: bytes, folder: Path) -> None:
-    from understudy.release.weights import generator_from_bytes, read_weights
+    from understudy.release.contents import generator_from_bytes, read_weights
 
     (folder / "generator.safetensors").write_bytes(content)
     config = read_config(seeds.release_folder() / "config.json")
@@ -96,7 +96,7 @@ def _weights(content: bytes, folder: Path) -> None:
 
 
 def _checkpoint(content: bytes, folder: Path) -> None:
-    from understudy.runs.checkpoints import Checkpoints
+    from understudy.runs.loop import Checkpoints
 
     (folder / "checkpoint-0000000004.safetensors").write_bytes(content)
     Checkpoints(folder).load_latest()

@@ -23,8 +23,7 @@ from understudy.data.npz import read_array
 from understudy.errors import InputError
 from understudy.privacy.certificate import parse_certificate
 from understudy.privacy.ledger import Ledger
-from understudy.release.config import make_config
-from understudy.release.weights import generator_from_bytes
+from understudy.release.contents import generator_from_bytes, make_config
 
 from .judging import REFUSED, judge
 from .targets import TARGETS

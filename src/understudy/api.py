@@ -27,7 +27,6 @@ from understudy.privacy.ledger import Ledger
 from understudy.privacy.plan import Plan, remarked
 from understudy.progress import Audience
 from understudy.release.folders import CERTIFICATE
-from understudy.runs.checkpoints import Checkpoints
 from understudy.runs.copies import RunIdentity
 from understudy.runs.description import (
     RunDescription,
@@ -38,7 +37,7 @@ from understudy.runs.description import (
     write_description,
 )
 from understudy.runs.folder import RunFolder, locked
-from understudy.runs.loop import released_weights
+from understudy.runs.loop import Checkpoints, released_weights
 from understudy.runs.run import ProgressListener, Run, latest_checkpoint
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from understudy.privacy.meaning import event_in_words
 from understudy.release import folders
 
 if TYPE_CHECKING:
-    from understudy.release.config import ReleaseConfig
+    from understudy.release.contents import ReleaseConfig
 
 
 def compare_plan(place: Path, certificate: Certificate) -> tuple[str, bool]:
@@ -52,7 +52,7 @@ def _missing_events(place: Path, certificate: Certificate) -> list[Event]:
     """Planned events that the certificate does not charge in full."""
     from understudy.methods.config import build_config
     from understudy.privacy.budget import Budget
-    from understudy.release.config import read_config
+    from understudy.release.contents import read_config
 
     config, headline = read_config(place / folders.CONFIG), certificate.headline
     budget = Budget(max(headline.epsilon, 1e-6), headline.delta)

@@ -27,8 +27,15 @@ from understudy.privacy.ledger import Ledger
 from understudy.privacy.meaning import by_viewer
 from understudy.privacy.randomness.streams import OS_ENTROPY, Randomness
 from understudy.release import folders
-from understudy.release.config import ReleaseConfig, make_config, read_config
-from understudy.release.weights import generator_from_bytes, read_weights, sha256, weights_to_bytes
+from understudy.release.contents import (
+    ReleaseConfig,
+    generator_from_bytes,
+    make_config,
+    read_config,
+    read_weights,
+    sha256,
+    weights_to_bytes,
+)
 from understudy.runs.description import RunDescription, read_description
 from understudy.runs.folder import RunFolder
 
@@ -107,8 +114,7 @@ class Release:
         refused unless ``allow_seeded``, and one of a method without privacy unless ``without_guarantee``; their
         certificates keep the stamp, and ``verify`` refuses it.
         """
-        from understudy.release.grid import grid_png
-        from understudy.release.model_card import model_card
+        from understudy.release.model_card import grid_png, model_card
 
         if self.certificate.randomness != OS_ENTROPY and not allow_seeded:
             raise InputError(

@@ -176,8 +176,7 @@ def _check_loadable(place: Path, certificate: Certificate) -> Check:
 
 
 def _load_and_compare(place: Path, certificate: Certificate) -> None:
-    from understudy.release.config import read_config
-    from understudy.release.weights import generator_from_bytes, read_weights
+    from understudy.release.contents import generator_from_bytes, read_config, read_weights
 
     config = read_config(place / folders.CONFIG)
     if config.method != certificate.method:

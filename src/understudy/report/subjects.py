@@ -18,7 +18,7 @@ from understudy.errors import InputError
 from understudy.files import read_object
 from understudy.privacy.claims.statements import DataDependentClaim, kept_claims
 from understudy.release.folders import find_release
-from understudy.release.grid import class_rows
+from understudy.release.model_card import class_rows
 from understudy.release.release import Release, load
 from understudy.release.verify import Verification, verify
 from understudy.report.neighbours import NeighbourCheck

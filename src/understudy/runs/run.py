@@ -17,8 +17,8 @@ from understudy.privacy import accounting
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.plan import Plan
-from understudy.runs.checkpoints import Checkpoint, Checkpoints
 from understudy.runs.folder import RunFolder
+from understudy.runs.loop import Checkpoint, Checkpoints
 
 if TYPE_CHECKING:
     import torch

@@ -1,4 +1,8 @@
-"""Weights of a release: bytes of one safetensors file. Nothing is built before names, shapes and types are checked."""
+"""What a release is made of: ``config.json`` and the weights, one safetensors file; both are read with distrust.
+
+The config says how to build the generator, the declared domain, and the public hyper-parameters. Nothing is built
+before names, shapes and types of the weights are checked.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,59 @@ import hashlib
 import json
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from understudy.data.domain import Domain
 from understudy.errors import InputError
-from understudy.models.generator import Generator, GeneratorConfig, build_generator
+from understudy.files import read_object
+from understudy.models.generator import AnnotatedGeneratorConfig, Generator, GeneratorConfig, build_generator
 
 _MAXIMUM_BYTES = 2 * 2**30
 _MAXIMUM_HEADER = 2**20  # bytes that name the tensors; a generator has some dozens
 _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
+
+
+class ReleaseConfig(BaseModel):
+    """All of a release that is neither weights nor guarantee; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    schema_version: Annotated[Literal[1], Field(alias="schema")] = 1
+    method: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+    generator: AnnotatedGeneratorConfig | GeneratorConfig
+    domain: Domain
+    method_config: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _describe_the_same_images(self) -> ReleaseConfig:
+        if (self.generator.shape, self.generator.classes) != (self.domain.shape, self.domain.classes):
+            raise ValueError("generator and domain disagree on the shape or the classes of the images")
+        return self
+
+    def to_json(self) -> str:
+        """The content of ``config.json``."""
+        values = self.model_dump(mode="json", by_alias=True)
+        try:
+            return json.dumps(values, indent=2, allow_nan=False) + "\n"
+        except ValueError as error:
+            raise InputError(f"config: {error}; a release holds finite numbers only") from None
+
+
+def make_config(**values: Any) -> ReleaseConfig:
+    """A validated config; the first mistake is one sentence."""
+    try:
+        return ReleaseConfig.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "value"
+        raise InputError(f"config: {where}: {first['msg']}; this is not the config of a release (schema 1)") from None
+
+
+def read_config(path: Path) -> ReleaseConfig:
+    """The config of a release folder."""
+    return make_config(**read_object(path, "config"))
 
 
 def weights_to_bytes(generator: Generator) -> bytes:
