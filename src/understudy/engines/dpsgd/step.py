@@ -351,6 +351,9 @@ class CapturedSum:
 class FlatAdam:
     """Adam (Kingma, Ba 2015) with bias correction on one flat tensor, in place: a few operations, whatever the network.
 
+    ``torch.optim.Adam(fused=True)`` on that tensor saves 2 of 9 ms a step (1.7 million weights, one thread), but rounds
+    one weight in six differently, and its state would have to be converted to the keys that checkpoints hold.
+
     Privacy: it sees sanitized updates only, so its moments may be kept.
     """
 
