@@ -19,7 +19,7 @@ from understudy.data.domain import Domain
 from understudy.devices import low_precision
 from understudy.engines.config import LearnerConfig
 from understudy.engines.critics.panel import FakePool
-from understudy.engines.embedding.fit import FitConfig
+from understudy.engines.embedding.means import FitConfig
 from understudy.engines.embedding.start import EmbeddingStart
 from understudy.errors import CheckError
 from understudy.models.generator import GeneratorConfig, build_generator

@@ -224,7 +224,8 @@ def _claims(method: Method, folder: RunFolder, description: RunDescription, ledg
     config = build_config(method.config_type, description.config)
     claims = method.claims(config, events, description.budget)
     others = method.data_dependent_claims(config, events, description.budget, folder)
-    keep_claims(folder.claims, others, claims)
+    if others:
+        keep_claims(folder.claims, others, claims)
     publish = method.publishes_data_dependent_claims(config)
     published = [claim for claim in others if publish and isinstance(claim, statements.BayesianClaim)]
     return {

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from scipy.special import eval_hermite
 
 from understudy.data.domain import Domain
-from understudy.engines.embedding import fit as fitting
+from understudy.engines.embedding import means as fitting
 from understudy.errors import CheckError
 from understudy.files import read_tensors
 from understudy.methods.base import configure

@@ -15,8 +15,7 @@ from scipy import stats
 from understudy.api import TrainOptions, resume, train
 from understudy.engines.embedding import means as mean_embedding
 from understudy.engines.embedding.config import EmbeddingConfig
-from understudy.engines.embedding.fit import Fit
-from understudy.engines.embedding.means import Embedding, NoisyMeans
+from understudy.engines.embedding.means import Embedding, Fit, NoisyMeans
 from understudy.errors import BudgetError, InputError
 from understudy.files import read_tensors
 from understudy.models.generator import GeneratorConfig, build_generator

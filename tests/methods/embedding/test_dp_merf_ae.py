@@ -16,7 +16,7 @@ from scipy import stats
 from understudy.api import resume
 from understudy.data.domain import Domain
 from understudy.engines.dpsgd.step import PrivateStep, StepOptions
-from understudy.engines.embedding import fit as fitting
+from understudy.engines.embedding import means as fitting
 from understudy.engines.embedding.means import Embedding
 from understudy.errors import AbortedRun, CheckError, InputError
 from understudy.methods.base import configure

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from understudy.data.domain import Domain
 from understudy.engines.embedding.config import EmbeddingConfig
-from understudy.engines.embedding.fit import Fit, FitConfig
-from understudy.engines.embedding.means import Embedding, NoisyMeans, distance, release_means, slopes
+from understudy.engines.embedding.means import Embedding, Fit, FitConfig, NoisyMeans, distance, release_means, slopes
 from understudy.models.generator import Generator
 from understudy.privacy.events import CLASS_MEANS
 from understudy.runs.run import Run

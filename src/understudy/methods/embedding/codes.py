@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from understudy.engines.embedding.fit import Fit
-from understudy.engines.embedding.means import Embedding, NoisyMeans, distance
+from understudy.engines.embedding.means import Embedding, Fit, NoisyMeans, distance
 from understudy.files import read_tensors, write_tensors
 from understudy.methods.embedding.dp_merf_ae import CodeEmbeddingConfig
 from understudy.models.autoencoder import DecoderGenerator

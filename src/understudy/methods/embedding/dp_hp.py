@@ -92,8 +92,7 @@ class DpHp(Method):
 
     def train(self, run: Run) -> Generator:
         """Release the sums once, then fit the generator to the means; only the first of the two touches the data."""
-        from understudy.engines.embedding.fit import Fit, report_fit
-        from understudy.engines.embedding.means import release_means
+        from understudy.engines.embedding.means import Fit, release_means, report_fit
         from understudy.methods.embedding.hermite import HermiteFeatures
         from understudy.models.generator import GeneratorConfig, build_generator
         from understudy.runs.loop import Resumable

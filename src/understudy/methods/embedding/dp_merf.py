@@ -65,8 +65,7 @@ class DpMerf(Method):
 
     def train(self, run: Run) -> Generator:
         """Release the embedding once, then fit the generator to it; only the first of the two touches the data."""
-        from understudy.engines.embedding.fit import Fit, report_fit
-        from understudy.engines.embedding.means import Embedding, release_means
+        from understudy.engines.embedding.means import Embedding, Fit, release_means, report_fit
         from understudy.models.generator import GeneratorConfig, build_generator
         from understudy.runs.loop import Resumable
 

@@ -124,7 +124,7 @@ class DpMerfAe(Method):
 
     def train(self, run: Run) -> Generator:
         """Train the auto-encoder, release the embedding of its codes once, then learn to draw codes."""
-        from understudy.engines.embedding.fit import report_fit
+        from understudy.engines.embedding.means import report_fit
         from understudy.methods.embedding.codes import CodeEmbedding, CodeFit
         from understudy.models.autoencoder import Autoencoder, Encoder
         from understudy.runs.loop import Resumable

@@ -239,9 +239,7 @@ _ADAPTER: TypeAdapter[tuple[DataDependentClaim, ...]] = TypeAdapter(tuple[DataDe
 
 
 def keep_claims(path: Path, claims: Sequence[DataDependentClaim], guarantees: Sequence[Guarantee]) -> None:
-    """Write the claims, never without the worst-case figures of the same run; nothing where there are none."""
-    if not claims:
-        return
+    """Write the claims, never without the worst-case figures of the same run."""
     content = {
         "stamp": STAMP,
         "guarantees": [guarantee.model_dump(exclude_none=True) for guarantee in guarantees],
