@@ -1,4 +1,4 @@
-"""The method that docs/adding-a-method.md builds: planned, trained, verified and kept to the rules, as it is printed."""
+"""The method that docs/adding-a-method.md builds: planned, trained, verified and kept to the rules, as printed."""
 
 from __future__ import annotations
 
