@@ -48,12 +48,13 @@ def command(
     with a statistic, a margin and a false-alarm rate. Samples cost no privacy: what is said follows from releases.
     """
     from understudy.inspection.inspection import inspect_samples
-    from understudy.inspection.page import check_page_destination, write_page
+    from understudy.inspection.page import write_page
+    from understudy.report.report import refuse_folder
 
     if normal is not None and real is not None:
         raise InputError("inspect: compare with a normal release or with --real data; leave one of them out")
     to = to or Path("inspection.html" if real is None else "inspection-not-private.html")
-    check_page_destination(to)
+    refuse_folder(to, "inspect", "inspection.html")
     drawn = _draw(suspect, samples)
     reference = None if normal is None else _draw(normal, samples)
     if real is not None:

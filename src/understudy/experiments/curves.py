@@ -151,7 +151,8 @@ def read_point(folder: Path, keys: Sequence[str], metrics: Sequence[str], planne
         raise InputError(f"curve: {folder} is not the folder of a run; pass folders that `understudy train` wrote")
     run, certificate = read_object(files.description, "run"), read_certificate(find_release(folder) / CERTIFICATE)
     evaluation = read_object(files.evaluation, "evaluation") if files.evaluation.is_file() else {}
-    figures, headline = figures_of(evaluation), next(iter(certificate.guarantees), None)
+    figures = {str(figure["name"]): float(figure["value"]) for figure in known_figures(evaluation)}
+    headline = next(iter(certificate.guarantees), None)
     wanted = list(metrics) or list(figures)
     missing = [name for name in wanted if name not in figures]
     if missing or not wanted:
@@ -168,17 +169,24 @@ def read_point(folder: Path, keys: Sequence[str], metrics: Sequence[str], planne
         runs_on_this_data=certificate.runs_on_this_data,
         seconds=_seconds(files.progress),
         stamp=evaluation.get("stamp", STAMP),
-        clip=_clip(run),
+        clip=clip_bound(run),
         norms=_norms(files.diagnostics),
     )
 
 
-def figures_of(evaluation: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of an evaluation by name."""
+def known_figures(evaluation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The figures of an evaluation that have a name and a number; a strange file gives none."""
     listed = evaluation.get("figures")
     figures = [figure for figure in listed if isinstance(figure, Mapping)] if isinstance(listed, list) else []
-    numbers = [figure for figure in figures if isinstance(figure.get("value"), (int, float)) and "name" in figure]
-    return {str(figure["name"]): float(figure["value"]) for figure in numbers}
+    return [figure for figure in figures if "name" in figure and isinstance(figure.get("value"), (int, float))]
+
+
+def clip_bound(run: Mapping[str, Any] | None) -> float | None:
+    """The clip bound of a run, where its config names one."""
+    config = (run or {}).get("config")
+    privacy = config.get("privacy") if isinstance(config, Mapping) else None
+    clip = privacy.get("clip") if isinstance(privacy, Mapping) else None
+    return float(clip) if isinstance(clip, (int, float)) else None
 
 
 def _line(name: str, group: Sequence[Sequence[Point]], metric: str, against: str) -> Line:
@@ -203,13 +211,6 @@ def _value_of(run: Mapping[str, Any], key: str, folder: Path) -> Any:
             raise InputError(f"--over: the run in {folder} has no setting {key!r}; name one that all runs have")
         place = place[part]
     return place
-
-
-def _clip(run: Mapping[str, Any]) -> float | None:
-    """The clip bound, where the method has one."""
-    privacy = (run.get("config") or {}).get("privacy") or {}
-    clip = privacy.get("clip")
-    return float(clip) if isinstance(clip, (int, float)) else None
 
 
 def _norms(path: Path) -> list[dict[str, float]]:

@@ -7,7 +7,7 @@ Pontil). No normal approximation is used anywhere, so the stated false-alarm rat
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -38,17 +38,8 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for ``--json``."""
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "sentence": self.sentence,
-            "statistic": self.statistic,
-            "estimate": round(self.estimate, 4),
-            "bound": round(self.bound, 4),
-            "margin": self.margin,
-            "classes": list(self.classes),
-            "false_alarm_rate": self.false_alarm_rate,
-        }
+        rounded = {"estimate": round(self.estimate, 4), "bound": round(self.bound, 4)}
+        return {**asdict(self), **rounded, "classes": list(self.classes)}
 
 
 def percent(share: float) -> str:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
-from understudy.errors import InputError
-from understudy.files import write_text
 from understudy.inspection import contents, mixtures, orientation, pixels
 from understudy.inspection.findings import FALSE_ALARM_RATE
 from understudy.inspection.images import CHANGES, prototypes
 from understudy.inspection.inspection import Inspection
 from understudy.inspection.samples import Samples
 from understudy.report import pictures
+from understudy.report.report import refuse_folder, render_page, save_page
 from understudy.report.views import NOTHING
 
 _COLUMNS = 10
@@ -27,53 +24,39 @@ _EXAMPLES = 12
 _UNDO = {change.name: change for change in CHANGES}
 
 
-def check_page_destination(destination: Path | str) -> Path:
-    """The page's path, refused before any work if it is a folder."""
-    target = Path(destination)
-    if target.is_dir():
-        raise InputError(f"inspect: {target} is a folder; name a file such as {target / 'inspection.html'}")
-    return target
-
-
 def write_page(inspection: Inspection, destination: Path | str) -> Path:
     """Write the page.
 
     Privacy: without real data everything on it is post-processing of releases. With real data the page shows records
     and figures computed with them, and is stamped.
     """
-    target = check_page_destination(destination)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"inspect: {target} cannot be written ({error.strerror}); choose another file") from None
-    write_text(target, render(inspection))
+    target = Path(destination)
+    refuse_folder(target, "inspect", "inspection.html")
+    save_page(target, "inspect", render(inspection))
     return target
 
 
 def render(inspection: Inspection) -> str:
     """The page as text."""
-    loaders = ChoiceLoader([PackageLoader("understudy.inspection"), PackageLoader("understudy.report")])
-    environment = Environment(loader=loaders, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    names = inspection.suspect.class_names
-    return environment.get_template("inspection.html.j2").render(
-        suspect=inspection.suspect.name,
-        normal=None if inspection.normal is None else inspection.normal.name,
-        private=inspection.private,
-        stamp=inspection.stamp,
-        findings=[_finding(finding) for finding in inspection.findings],
-        nothing=inspection.sentences()[0],
-        evidence=[*_changed_images(inspection), *_groups(inspection)],
-        rows=_rows(inspection),
-        left_out=max(0, len(names) - _MOST_SHOWN),
-        prototypes=_prototypes(inspection),
-        shares=_share_table(inspection),
-        classes=_class_table(inspection),
-        balance=_balance_words(inspection),
-        margins=_margins(inspection),
-        rate=f"{FALSE_ALARM_RATE:g}",
-        per_class=max(len(images) for images in inspection.suspect.images),
-        created=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
-    )
+    values = {
+        "suspect": inspection.suspect.name,
+        "normal": None if inspection.normal is None else inspection.normal.name,
+        "private": inspection.private,
+        "stamp": inspection.stamp,
+        "findings": [_finding(finding) for finding in inspection.findings],
+        "nothing": inspection.sentences()[0],
+        "evidence": [*_changed_images(inspection), *_groups(inspection)],
+        "rows": _rows(inspection),
+        "left_out": max(0, len(inspection.suspect.class_names) - _MOST_SHOWN),
+        "prototypes": _prototypes(inspection),
+        "shares": _share_table(inspection),
+        "classes": _class_table(inspection),
+        "balance": _balance_words(inspection),
+        "margins": _margins(inspection),
+        "rate": f"{FALSE_ALARM_RATE:g}",
+        "per_class": max(len(images) for images in inspection.suspect.images),
+    }
+    return render_page("inspection.html.j2", values, "understudy.inspection")
 
 
 def _finding(finding: Any) -> dict[str, Any]:

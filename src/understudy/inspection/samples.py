@@ -16,6 +16,7 @@ from understudy.inspection.images import Pictures, small
 from understudy.methods.registry import ANNOTATED
 from understudy.privacy.events import CLASS_MEANS
 from understudy.release.release import Release
+from understudy.report.pictures import planes_last
 
 FEWEST = 40
 """Fewer images of a class say nothing at a false-alarm rate of one in a million."""
@@ -79,7 +80,7 @@ def real_samples(data: ImageDataset, per_class: int) -> Samples:
     """
     _check_number(per_class, data.name)
     _check_classes(data.domain)
-    planes = data.images[:, 0] if data.images.shape[1] == 1 else data.images.transpose(0, 2, 3, 1)
+    planes = planes_last(data.images)
     if data.labels is None:
         return Samples(data.name, data.domain, (planes[:per_class],), real=True)
     groups = [np.flatnonzero(data.labels == label) for label in range(data.domain.classes or 0)]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from understudy.data.dataset import ImageDataset
 from understudy.errors import InputError
 from understudy.release.release import Release
+from understudy.report.pictures import planes_last
 
 Floats = NDArray[np.float64]
 
@@ -55,9 +56,8 @@ def check_neighbours(release: Release, train: ImageDataset, test: ImageDataset |
     if test is not None and test.images.shape[1:] == train.images.shape[1:]:
         held_out = _nearest(test.images[:_DRAWN], train.images)[1]
     order = np.argsort(distances)[:_SHOWN]
-    real = train.images[nearest[order]]
-    shown = real[:, 0] if real.shape[1] == 1 else np.ascontiguousarray(real.transpose(0, 2, 3, 1))
-    return NeighbourCheck(drawn[order], shown, distances[order], distances, held_out)
+    real = planes_last(train.images[nearest[order]])
+    return NeighbourCheck(drawn[order], real, distances[order], distances, held_out)
 
 
 def _size(shape: Any) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from understudy.data.dataset import ImageDataset
@@ -44,8 +44,7 @@ def write_report(paths: Sequence[Path | str], destination: Path | str, options: 
     options, target = options or ReportOptions(), Path(destination)
     if not paths:
         raise InputError("report: no run or release was named; pass at least one folder")
-    if target.is_dir():
-        raise InputError(f"report: {target} is a folder; name a file such as {target / 'report.html'}")
+    refuse_folder(target, "report", "report.html")
     if options.public and options.train_data is not None:
         raise InputError("report: nearest neighbours show real records, so they have no place on a public page")
     sweeps = [path for path in paths if is_sweep(Path(path))]
@@ -57,13 +56,31 @@ def write_report(paths: Sequence[Path | str], destination: Path | str, options: 
         raise InputError(f"report: {open_ones[0]} was trained without privacy, so it has no place on a public page")
     views = [build_view(subject, number) for number, subject in enumerate(subjects, start=1)]
     curves = [sweep_view(Path(path), number) for number, path in enumerate(sweeps, start=1)]
-    page = _render(views, curves, options.notes)
+    save_page(target, "report", _render(views, curves, options.notes))
+    return target
+
+
+def refuse_folder(target: Path, what: str, example: str) -> None:
+    """Refuse a folder in place of a page."""
+    if target.is_dir():
+        raise InputError(f"{what}: {target} is a folder; name a file such as {target / example}")
+
+
+def save_page(target: Path, what: str, text: str) -> None:
+    """Write a page, in a new folder if need be."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"report: {target} cannot be written ({error.strerror}); choose another file") from None
-    write_text(target, page)
-    return target
+        raise InputError(f"{what}: {target} cannot be written ({error.strerror}); choose another file") from None
+    write_text(target, text)
+
+
+def render_page(template: str, values: Mapping[str, Any], *packages: str) -> str:
+    """A page from a template of one of these packages or of the report."""
+    loader = ChoiceLoader([PackageLoader(package) for package in (*packages, "understudy.report")])
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    created = datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC")
+    return environment.get_template(template).render(**values, created=created)
 
 
 def _read(path: Path | str, options: ReportOptions) -> Subject:
@@ -74,21 +91,17 @@ def _read(path: Path | str, options: ReportOptions) -> Subject:
 
 
 def _render(views: Sequence[View], curves: Sequence[dict[str, Any]], notes: Sequence[str]) -> str:
-    environment = Environment(
-        loader=PackageLoader("understudy.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
     private = any(view.values["private"] for view in views) or any(curve["stamp"] for curve in curves)
-    return environment.get_template("page.html.j2").render(
-        views=[view.values for view in views],
-        curves=curves,
-        title=_title(views, curves),
-        notes=notes,
-        comparison=_comparison(views) if len(views) > 1 else None,
-        stamp=STAMP if private else None,
-        shows_records=any(view.values["neighbours"] for view in views),
-        created=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
-        **_proofs(views),
-    )
+    values = {
+        "views": [view.values for view in views],
+        "curves": curves,
+        "title": _title(views, curves),
+        "notes": notes,
+        "comparison": _comparison(views) if len(views) > 1 else None,
+        "stamp": STAMP if private else None,
+        "shows_records": any(view.values["neighbours"] for view in views),
+    }
+    return render_page("page.html.j2", values | _proofs(views))
 
 
 def _proofs(views: Sequence[View]) -> dict[str, list[str]]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from understudy.experiments.curves import clip_bound, known_figures
 from understudy.experiments.reproduce import train_command
 from understudy.privacy import meaning
 from understudy.privacy.certificate import Certificate, Guarantee, round_up
@@ -147,10 +148,7 @@ def _training(subject: Subject, salt: str) -> dict[str, Any] | None:
     limit = float(allowed) if isinstance(allowed, (int, float)) else None
     drawings = [charts.budget_chart(subject.progress, limit, f"{salt}-budget")]
     others = [name for name in subject.progress[-1] if name not in ("step", "seconds", "epsilon_spent")]
-    drawings += [
-        charts.value_chart(subject.progress, name, f"{salt}-{place}")
-        for place, name in enumerate(others[:_MOST_PANELS])
-    ]
+    drawings += _small_charts(subject.progress, others, salt)
     return {
         "charts": [Markup(drawing) for drawing in drawings if drawing],
         "title": "Training" if drawings[0] is None else "Budget spent over training",
@@ -167,9 +165,7 @@ def _diagnostics(subject: Subject, salt: str) -> dict[str, Any] | None:
     drawings = [charts.norms_chart([(subject.name, points)], clip_bound(subject.run), f"{salt}-norms")]
     known = ("step", "gradient_norm_before", "gradient_norm_before_deviation", "gradient_norm_after")
     others = [name for name in points[-1] if name not in known]
-    drawings += [
-        charts.value_chart(points, name, f"{salt}-{place}") for place, name in enumerate(others[:_MOST_PANELS])
-    ]
+    drawings += _small_charts(points, others, salt)
     shown = [Markup(drawing) for drawing in drawings if drawing]
     return {"charts": shown, "stamp": STAMP} if shown else None
 
@@ -187,14 +183,6 @@ def _kept_claims(subject: Subject) -> dict[str, Any] | None:
 
 def _small_charts(points: Sequence[dict[str, float]], names: Sequence[str], salt: str) -> list[str | None]:
     return [charts.value_chart(points, name, f"{salt}-{place}") for place, name in enumerate(names[:_MOST_PANELS])]
-
-
-def clip_bound(run: Mapping[str, Any] | None) -> float | None:
-    """The clip bound of a run, where its config names one."""
-    config = (run or {}).get("config")
-    privacy = config.get("privacy") if isinstance(config, Mapping) else None
-    clip = privacy.get("clip") if isinstance(privacy, Mapping) else None
-    return float(clip) if isinstance(clip, (int, float)) else None
 
 
 def _quality(subject: Subject) -> dict[str, Any] | None:
@@ -243,12 +231,6 @@ def _beside_real(figure: Mapping[str, Any]) -> str | None:
 def _title(figure: Mapping[str, Any]) -> str:
     name = str(figure["name"])
     return _TITLES.get(name, name.replace("_", " "))
-
-
-def known_figures(evaluation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The figures that have a name and a number; a strange file gives none."""
-    figures = [figure for figure in _listed(evaluation.get("figures")) if isinstance(figure, Mapping)]
-    return [figure for figure in figures if "name" in figure and isinstance(figure.get("value"), (int, float))]
 
 
 def _listed(value: object) -> list[Any]:
