@@ -5,14 +5,13 @@ from __future__ import annotations
 from understudy.data.arrays import from_arrays
 from understudy.data.dataset import ImageDataset, Unit
 from understudy.data.domain import Domain, SourceOptions, source_options
-from understudy.data.partition import PaddedTable, Partition
+from understudy.data.partition import Partition
 from understudy.data.sampling import sampling_rate
 from understudy.data.sources import load
 
 __all__ = [
     "Domain",
     "ImageDataset",
-    "PaddedTable",
     "Partition",
     "SourceOptions",
     "Unit",

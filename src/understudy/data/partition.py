@@ -18,15 +18,6 @@ from understudy.errors import InputError
 _ARRAYS = ("assignment", "subsets", "unit", "fingerprint")
 
 
-@dataclass(frozen=True)
-class PaddedTable:
-    """Subsets as one rectangle for batched use: row k holds the records of subset k, then ``padding``."""
-
-    indices: NDArray[np.int64]  # (subsets, longest)
-    sizes: NDArray[np.int64]  # (subsets,)
-    padding: int = 0  # a valid index, so that a gather never fails; mask by ``sizes``
-
-
 @dataclass(frozen=True, eq=False)
 class Partition:
     """Which subset each record belongs to.
@@ -67,29 +58,6 @@ class Partition:
         units = int(unit_of_record.max()) + 1 if unit_of_record.size else 0
         return cls(uniform_integers(units, subsets, bits)[unit_of_record], subsets, unit)
 
-    def indices(self, subset: int) -> NDArray[np.int64]:
-        """The records of one subset, in order; may be empty."""
-        if not 0 <= subset < self.subsets:
-            raise IndexError(f"subset {subset} of {self.subsets}")
-        return np.flatnonzero(self.assignment == subset).astype(np.int64)
-
-    def sizes(self) -> NDArray[np.int64]:
-        """The number of records of each subset. Privacy: private."""
-        return np.bincount(self.assignment, minlength=self.subsets).astype(np.int64)
-
-    def table(self) -> PaddedTable:
-        """All subsets as a padded rectangle (at least one column); every record occurs exactly once."""
-        sizes = self.sizes()
-        longest = max(int(sizes.max()), 1)
-        order = np.argsort(self.assignment, kind="stable")
-        rows = self.assignment[order]
-        starts = np.cumsum(sizes) - sizes
-        indices = np.zeros((self.subsets, longest), dtype=np.int64)
-        indices[rows, np.arange(len(order)) - starts[rows]] = order
-        table = PaddedTable(indices, sizes)
-        assert_disjoint(table, len(self.assignment))
-        return table
-
     def check(self, data: ImageDataset) -> None:
         """Refuse a partition that does not fit ``data``, or that spreads one unit over two subsets."""
         if len(self.assignment) != len(data):
@@ -114,7 +82,7 @@ class Partition:
 
     @classmethod
     def load(cls, path: Path, data: ImageDataset) -> Partition:
-        """Read a partition back for the very same data; disjointness is checked again."""
+        """Read a partition back for the very same data."""
         if not path.is_file():
             raise InputError(f"{path}: the partition of this run is missing; start a new run")
         if set(array_names(path)) != set(_ARRAYS):
@@ -126,13 +94,4 @@ class Partition:
             raise InputError(f"{path}: the data changed since the partition was drawn; restore it or start a new run")
         partition = cls(assignment, int(subsets.item()), unit.item())
         partition.check(data)
-        assert_disjoint(partition.table(), len(data))
         return partition
-
-
-def assert_disjoint(table: PaddedTable, records: int) -> None:
-    """Every record occurs in exactly one row, once."""
-    used = np.arange(table.indices.shape[1]) < table.sizes[:, None]
-    times = np.bincount(table.indices[used], minlength=records)
-    if len(times) != records or not (times == 1).all():
-        raise InputError("partition: subsets are not disjoint, so the guarantee fails; start a new run")

@@ -6,13 +6,11 @@ used, and copied into the certificate. A kind of event that no accountant knows 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from understudy.configs import Count, Natural, Strict
-from understudy.errors import InputError
 
 CLASS_MEANS = "class-wise mean embedding"  # the purpose of the event that also tells noisy class sizes
 
@@ -95,20 +93,3 @@ class Event(Strict):
         """The same kind of access with its counts set: the charge is the larger of planned and executed."""
         fields = self.model_dump() | {"count": max(planned, executed), "planned": planned, "executed": executed}
         return Event.model_validate(fields)
-
-
-def parse_events(raw: object) -> tuple[Event, ...]:
-    """Events from JSON; anything unknown is refused with a sentence that names it."""
-    if not isinstance(raw, Iterable) or isinstance(raw, (str, bytes, dict)):
-        raise InputError(f"events: expected a list of events, found {type(raw).__name__}")
-    events = []
-    for position, item in enumerate(raw):
-        try:
-            events.append(Event.model_validate(item))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise InputError(
-                f"event {position}: {where or 'value'}: {first['msg']}; an unknown event is never accounted"
-            ) from None
-    return tuple(events)

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from understudy.engines.critics.bank import CriticBank, CriticBankConfig
 from understudy.engines.critics.subsets import PrivateRecords, SubsetTable, take
@@ -30,6 +32,35 @@ def test_table_holds_every_record_once():
     held = [sorted(row[:size].tolist()) for row, size in zip(table.members, table.sizes, strict=True)]
     assert held == [[0, 3, 7], [2, 6], [], [1, 4, 5]]
     assert table.nonempty.tolist() == [True, True, False, True]
+
+
+@given(st.integers(0, 60), st.integers(1, 40), st.integers(0, 2**32))
+@settings(deadline=None)
+def test_subsets_are_disjoint_and_complete(records, subsets, seed):
+    assignment = torch.randint(subsets, (records,), generator=torch.Generator().manual_seed(seed))
+    table = SubsetTable.from_assignment(assignment, subsets)
+    parts = [torch.nonzero(assignment == subset)[:, 0].tolist() for subset in range(subsets)]
+    assert table.sizes.tolist() == [len(part) for part in parts]
+    assert table.members.shape == (subsets, max(1, *map(len, parts)))
+    for row, part in zip(table.members.tolist(), parts, strict=True):
+        assert row[: len(part)] == part
+        assert set(row[len(part) :]) <= {0}, "a valid index, so that a gather never fails"
+
+
+def test_empty_subsets_are_valid():
+    table = SubsetTable.from_assignment(torch.tensor([7]), 50)
+    assert sorted(table.sizes.tolist()) == [0] * 49 + [1]
+    assert table.members.shape == (50, 1)
+
+
+def test_overlapping_tables_are_caught():
+    overlap = SubsetTable(torch.tensor([[0, 1], [1, 2]]), torch.tensor([2, 2]))
+    with pytest.raises(InputError, match="subsets are not disjoint"):
+        overlap.check_disjoint(3)
+    missing = SubsetTable(torch.tensor([[0, 1], [2, 0]]), torch.tensor([2, 1]))
+    missing.check_disjoint(3)
+    with pytest.raises(InputError, match="subsets are not disjoint"):
+        missing.check_disjoint(4)
 
 
 def test_draws_stay_inside_their_subset_and_reach_all_of_it():

@@ -11,6 +11,7 @@ import torch
 from understudy.data import ImageDataset
 from understudy.data.partition import Partition
 from understudy.engines.critics.panel import FakePool
+from understudy.engines.critics.subsets import SubsetTable
 from understudy.errors import InputError
 from understudy.methods.config import build_config
 from understudy.methods.registry import get_method
@@ -117,16 +118,13 @@ def test_shards_that_overlap_are_refused_when_they_are_loaded(tmp_path, monkeypa
     """Disjointness is asserted at every load: a table in which a record occurs twice does not pass."""
     data = tiny_data()
     panel_on(data, tmp_path / "run")
-    from understudy.data import partition as partitions
+    check = SubsetTable.check_disjoint
 
-    table = Partition.table
+    def overlapping(self: SubsetTable, records: int) -> None:
+        self.members[0, 0] = self.members[1, 0]
+        check(self, records)
 
-    def overlapping(self: Partition) -> partitions.PaddedTable:
-        good = table(self)
-        good.indices[0, 0] = good.indices[1, 0]
-        return good
-
-    monkeypatch.setattr(Partition, "table", overlapping)
+    monkeypatch.setattr(SubsetTable, "check_disjoint", overlapping)
     with pytest.raises(InputError, match="not disjoint"):
         panel_on(data, tmp_path / "run")
 

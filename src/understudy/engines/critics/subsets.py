@@ -22,7 +22,10 @@ class SubsetTable:
 
     @classmethod
     def from_assignment(cls, assignment: Tensor, subsets: int) -> SubsetTable:
-        """From each record's subset index (records,), every index in 0..subsets-1; a subset may stay empty."""
+        """From each record's subset index (records,), every index in 0..subsets-1; a subset may stay empty.
+
+        Privacy: that no record is in two subsets, on which the guarantee rests, is checked whenever a table is made.
+        """
         if len(assignment) and (int(assignment.min()) < 0 or int(assignment.max()) >= subsets):
             raise InputError(f"assignment: a subset index lies outside 0..{subsets - 1}; draw it for {subsets} subsets")
         sizes = torch.bincount(assignment, minlength=subsets)
@@ -31,7 +34,16 @@ class SubsetTable:
         places = torch.arange(len(order), device=order.device) - starts[assignment[order]]
         members = order.new_zeros(subsets, max(1, int(sizes.max())))
         members[assignment[order], places] = order
-        return cls(members, sizes)
+        table = cls(members, sizes)
+        table.check_disjoint(len(assignment))
+        return table
+
+    def check_disjoint(self, records: int) -> None:
+        """Every record occurs in exactly one row, once."""
+        used = torch.arange(self.members.shape[1], device=self.sizes.device) < self.sizes[:, None]
+        times = torch.bincount(self.members[used], minlength=records)
+        if len(times) != records or not bool((times == 1).all()):
+            raise InputError("partition: subsets are not disjoint, so the guarantee fails; start a new run")
 
     @property
     def nonempty(self) -> Tensor:

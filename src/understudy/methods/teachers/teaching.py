@@ -26,7 +26,7 @@ _MOST_VALUES = 2**24  # of one block of answers; fixed by public shapes alone
 class Teachers(Critics):
     """K teachers that answer together.
 
-    Privacy: shards are disjoint (asserted whenever the partition is loaded) and fixed; teacher k reads shard k, its own
+    Privacy: shards are disjoint (checked whenever they are loaded) and fixed; teacher k reads shard k, its own
     randomness and public images, and when it is trained is a public schedule. So a record changes what one teacher
     says. What the teachers say must go into a mechanism for votes before anything else sees it.
     """

@@ -152,11 +152,6 @@ def _rounded_up(figure: float) -> float:
     return math.ceil(float(figure) * 1e4 + 0.1) / 1e4
 
 
-def worst_case_epsilon(settings: BayesianConfig, planned: Event, others: Sequence[Event] = ()) -> float:
-    """What epsilon_mu cannot exceed: every unit as long as the clip bound, in every step."""
-    return BayesianAccountant(settings, planned, others).claim().epsilon_mu
-
-
 def _rate(event: Event) -> float:
     if isinstance(event.sampling, PoissonSampling) and event.sensitivity == "C":
         return event.sampling.rate

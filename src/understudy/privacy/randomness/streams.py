@@ -25,7 +25,6 @@ import threading
 import warnings
 from fractions import Fraction
 from types import ModuleType
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -37,14 +36,6 @@ SEEDED = "seeded: not for release"
 KEY_BYTES = 32
 LOW_BITS = 2**63 - 1
 _CHACHA_OF_ZEROS = bytes.fromhex("76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7")  # RFC 8439, A.1
-
-
-class BitSource(Protocol):
-    """Anything that hands out uniformly random bytes."""
-
-    def __call__(self, count: int, /) -> bytes:
-        """Return ``count`` random bytes."""
-        ...
 
 
 class Randomness:
