@@ -39,8 +39,6 @@ State = dict[str, Tensor]  # each tensor has one row for each critic or example
 def main() -> int:
     options = parse()
     rows = [row for precision in PRECISIONS for row in look(precision, options)]
-    for row in rows:
-        print(json.dumps(row), flush=True)
     suffix = "" if options.device == "cuda" else "-cpu"
     path = options.json or Path(__file__).parent / "results" / f"independence{suffix}.json"
     body = {
@@ -58,33 +56,36 @@ def main() -> int:
 def look(precision: str, options: argparse.Namespace) -> list[Row]:
     """All comparisons at one precision."""
     return [
-        compare(f"critics trained in blocks, {precision}", partial(trained, precision, options), options),
-        compare(f"critics trained scattered, {precision}", partial(trained, precision, options, spread=True), options),
-        compare(f"warm start, {precision}", partial(warmed, precision, options), options),
-        compare(f"answers of critics, {precision}", partial(answers, precision, options), options),
-        compare(f"norms of per-example gradients, {precision}", partial(norms, precision, options), options),
+        compare(f"critics trained in blocks, {precision}", partial(trained, precision, options)),
+        compare(f"critics trained scattered, {precision}", partial(trained, precision, options, spread=True)),
+        compare(f"warm start, {precision}", partial(warmed, precision, options)),
+        compare(f"answers of critics, {precision}", partial(answers, precision, options)),
+        compare(f"norms of per-example gradients, {precision}", partial(norms, precision, options)),
     ]
 
 
-def compare(what: str, act: Callable[[int | None], State], options: argparse.Namespace) -> Row:
+def compare(what: str, act: Callable[[int | None], State]) -> Row:
     """Two runs on equal records, then one in which the record of one critic (or one example) is another."""
     changed = 1
     before, again, after = act(None), act(None), act(changed)
     others = torch.arange(len(next(iter(before.values())))) != changed
-    return {
+    row = {
         "what": what,
         "rows": int(others.sum()) + 1,
         "repeats_itself": differing(before, again, torch.ones_like(others)) == 0,
         "others_changed": differing(before, after, others),
         "own_changed": differing(before, after, ~others) > 0,
     }
+    print(json.dumps(row), flush=True)
+    return row
 
 
 def differing(first: State, second: State, rows: Tensor) -> int:
     """How many of these rows differ in any bit of any tensor."""
-    found = torch.zeros(int(rows.sum()), dtype=torch.bool)
+    device = next(iter(first.values())).device
+    rows, found = rows.to(device), torch.zeros(int(rows.sum()), dtype=torch.bool, device=device)
     for name, tensor in first.items():
-        one, other = (side.cpu()[rows].contiguous() for side in (tensor, second[name]))
+        one, other = (side[rows].contiguous() for side in (tensor, second[name]))
         one, other = (side.reshape(len(side), -1).view(torch.uint8) for side in (one, other))
         found |= (one != other).any(dim=1)
     return int(found.sum())
@@ -190,10 +191,10 @@ def norms(precision: str, options: argparse.Namespace, changed: int | None) -> S
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--critics", type=int, default=200)
+    parser.add_argument("--critics", type=int, default=100)
     parser.add_argument("--width", type=int, default=64, help="of critics and discriminator")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--commit", help="recorded in the result; asked of git where not given")
     return parser.parse_args(arguments)

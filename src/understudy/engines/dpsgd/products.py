@@ -60,15 +60,20 @@ class Measured:
 
 @contextmanager
 def arithmetic(precision: Precision) -> Iterator[None]:
-    """Products and convolutions of float32 inside use TF32 or not, as stated; the settings are put back afterwards."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    """Products and convolutions of float32 inside use TF32 or not, as stated; the settings are put back afterwards.
+
+    Privacy: cuDNN's usual kernels for full precision do not repeat themselves in the last bits, so an example's norm
+    could follow its neighbours; there the ones that do are taken (``benchmarks/independence.py``).
+    """
+    cudnn = torch.backends.cudnn
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.deterministic
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    cudnn.allow_tf32, cudnn.deterministic = precision == "tf32", precision == "fp32" or before[2]
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
+        cudnn.allow_tf32, cudnn.deterministic = before[1:]
 
 
 def representable(values: Tensor, precision: Precision) -> Tensor:
