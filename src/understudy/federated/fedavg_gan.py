@@ -115,7 +115,7 @@ class FedAvgGan(FederatedMethod):
         from understudy.privacy.mechanisms import GaussianSum
         from understudy.runs.loop import Resumable
 
-        config = _config(run)
+        config = run.plan.config_as(FedAvgConfig)
         contract = _contract(config, run.plan.domain)
         home = Home(run.randomness, run.device, run.plan.config.runtime.precision)
         generator = SlopeLearner(run, config.method.generator)
@@ -184,7 +184,7 @@ def _report(run: Run, number: int, contract: Contract, generator: SlopeLearner, 
     """Public progress: from generated images, the plan and the sizes of messages, which are fixed."""
     from understudy.federated.updates import message_bytes
 
-    steps = _config(run).method.generator_steps
+    steps = run.plan.config_as(FedAvgConfig).method.generator_steps
     sizes = message_bytes(contract, discriminator.parameters.shape[1], discriminator.vectors.shape[1])
     contrast = float(generator.pool(contract.pool).images.flatten(1).std(dim=1).mean())
     run.report(number * steps, contrast=contrast, rounds=number, bytes_per_step=sum(sizes) / steps)
@@ -248,8 +248,3 @@ def _event(config: FedAvgConfig, clients: int, noise_multiplier: float) -> Event
         count=config.privacy.rounds,
         purpose="clients' updates",
     )
-
-
-def _config(run: Run) -> FedAvgConfig:
-    assert isinstance(run.plan.config, FedAvgConfig)
-    return run.plan.config

@@ -138,7 +138,7 @@ class GsWganFederated(FederatedMethod):
         from understudy.privacy.mechanisms import GaussianAnswers
         from understudy.runs.loop import Resumable
 
-        config = _config(run)
+        config = run.plan.config_as(FederatedConfig)
         contract = federation_contract(config, run.plan.domain)
         clients = _fleet(run, contract)
         generator = SlopeLearner(run, config.method.generator, _start(run, contract, clients))
@@ -226,7 +226,7 @@ def _prepare(clients: Fleet, contract: Contract, generator: SlopeLearner, *, res
 
 def _report(run: Run, number: int, contract: Contract, generator: SlopeLearner) -> None:
     """Public progress: from generated images, the plan and the sizes of messages, which are fixed."""
-    steps = _config(run).method.steps_per_round
+    steps = run.plan.config_as(FederatedConfig).method.steps_per_round
     contrast = generator.check_alive(generator.pool(contract.pool).images)
     run.report(
         number * steps,
@@ -241,8 +241,3 @@ def _remarks(contract: Contract, config: FederatedConfig, budget: Budget) -> tup
     size = bytes_per_step(contract, config.method.steps_per_round)
     messages = f"messages: {size:,.0f} bytes to and from each client for every generator step"
     return (messages, *delta_remarks(budget.delta, contract.limits.clients))
-
-
-def _config(run: Run) -> FederatedConfig:
-    assert isinstance(run.plan.config, FederatedConfig)
-    return run.plan.config

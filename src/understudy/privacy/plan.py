@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from understudy.configs import MethodConfig
 from understudy.data.domain import Domain
@@ -12,6 +12,7 @@ from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import ClientLimits
 from understudy.privacy.events import Event
 
+ConfigType = TypeVar("ConfigType", bound=MethodConfig)
 RECORDS_ONLY = "the data have clients, but what is protected is one record, not all records of a client"
 
 
@@ -46,6 +47,11 @@ class Plan:
     def private(self) -> bool:
         """Whether the run will carry any guarantee; a method without privacy plans no event and an infinite epsilon."""
         return bool(self.events)
+
+    def config_as(self, kind: type[ConfigType]) -> ConfigType:
+        """The decided config as what the method that planned it knows it to be."""
+        assert isinstance(self.config, kind)
+        return self.config
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for ``--json`` and ``run.json``."""

@@ -150,7 +150,7 @@ class DpGan(Method):
         from understudy.methods.adversarial.learner import AdversarialLearner, GanWatch
         from understudy.runs.loop import Resumable
 
-        config, domain = _config(run), run.plan.domain
+        config, domain = run.plan.config_as(DpGanConfig), run.plan.domain
         start = EmbeddingStart.of_run(run, config.method.embedding)
         learner = AdversarialLearner(run, self.network(config, domain, start), config.method, _batch(config), start)
         discriminator = self.discriminator(config, domain).to(run.device)
@@ -271,8 +271,3 @@ def _step_event(config: DpGanConfig, domain: Domain, noise_multiplier: float) ->
 
 def _batch(config: DpGanConfig) -> int:
     return config.privacy.batch or 1
-
-
-def _config(run: Run) -> DpGanConfig:
-    assert isinstance(run.plan.config, DpGanConfig)
-    return run.plan.config

@@ -137,7 +137,7 @@ class GsWgan(Method):
         from understudy.engines.learner import SlopeLearner
         from understudy.runs.loop import Resumable
 
-        config = _config(run)
+        config = run.plan.config_as(GsWganConfig)
         start = EmbeddingStart.of_run(run, config.method.embedding)
         learner = SlopeLearner(run, config.method.generator, start)
         progress = Resumable(run, learner.released, learner.parts())
@@ -193,7 +193,7 @@ def _answering(run: Run, config: GsWganConfig) -> GaussianAnswers:
 
 def _report(run: Run, step: int, learner: SlopeLearner, rows_private: Tensor) -> None:
     """Public progress from generated images; the gradient norms of the paper's Figs. 2 and A1 stay private."""
-    config = _config(run)
+    config = run.plan.config_as(GsWganConfig)
     contrast = learner.check_alive(learner.pool(_POOL).images)
     run.report(step, contrast=contrast, answers=step * config.method.queries_per_step)
     norms = rows_private.norm(dim=1)
@@ -271,8 +271,3 @@ def _seconds(
     critic_steps += (config.privacy.subsets or 1) * critics.warm_iterations
     work = critic_steps * critics.batch / 32 / critic_steps_per_second + queries / queries_per_second
     return work * relative + 10
-
-
-def _config(run: Run) -> GsWganConfig:
-    assert isinstance(run.plan.config, GsWganConfig)
-    return run.plan.config

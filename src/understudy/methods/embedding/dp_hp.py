@@ -97,8 +97,8 @@ class DpHp(Method):
         from understudy.models.generator import GeneratorConfig, build_generator
         from understudy.runs.loop import Resumable
 
-        assert isinstance(run.plan.config, DpHpConfig)
-        settings, domain, random = run.plan.config.method, run.plan.domain, run.randomness.generator(run.device)
+        config, domain = run.plan.config_as(DpHpConfig), run.plan.domain
+        settings, random = config.method, run.randomness.generator(run.device)
         features = HermiteFeatures.of_run(run, settings)
         target = release_means(run, features, run.plan.events[0])
         network = GeneratorConfig(
@@ -109,7 +109,7 @@ class DpHp(Method):
             label_weights=target.label_weights() if domain.labelled else None,
         )
         generator = build_generator(network).to(run.device)
-        fit = Fit(generator, features, target, settings, run.plan.config.runtime.precision)
+        fit = Fit(generator, features, target, settings, config.runtime.precision)
         for step in Resumable(run, generator, fit.parts()).steps(settings.steps):
             report_fit(run, step, settings.steps, fit.step(random))
         return generator

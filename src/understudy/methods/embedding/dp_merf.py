@@ -69,8 +69,8 @@ class DpMerf(Method):
         from understudy.models.generator import GeneratorConfig, build_generator
         from understudy.runs.loop import Resumable
 
-        assert isinstance(run.plan.config, DpMerfConfig)
-        settings, domain, random = run.plan.config.method, run.plan.domain, run.randomness.generator(run.device)
+        config, domain = run.plan.config_as(DpMerfConfig), run.plan.domain
+        settings, random = config.method, run.randomness.generator(run.device)
         embedding = Embedding.of_run(run, settings)
         target = release_means(run, embedding, run.plan.events[0])
         network = GeneratorConfig(
@@ -82,7 +82,7 @@ class DpMerf(Method):
             label_weights=target.label_weights() if domain.labelled else None,
         )
         generator = build_generator(network).to(run.device)
-        fit = Fit(generator, embedding, target, settings, run.plan.config.runtime.precision)
+        fit = Fit(generator, embedding, target, settings, config.runtime.precision)
         for step in Resumable(run, generator, fit.parts()).steps(settings.steps):
             report_fit(run, step, settings.steps, fit.step(random))
         return generator

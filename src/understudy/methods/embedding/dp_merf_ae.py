@@ -129,7 +129,7 @@ class DpMerfAe(Method):
         from understudy.models.autoencoder import Autoencoder, Encoder
         from understudy.runs.loop import Resumable
 
-        config, random = _config(run), run.randomness.generator(run.device)
+        config, random = run.plan.config_as(DpMerfAeConfig), run.randomness.generator(run.device)
         settings = config.method
         generator = _generator(run)
         encoder = Encoder(run.plan.domain.shape, settings.autoencoder.code, settings.autoencoder.width or 1)
@@ -184,7 +184,7 @@ def _generator(run: Run) -> DecoderGenerator:
     from understudy.models.autoencoder import DecoderGenerator
     from understudy.models.generator import GeneratorConfig
 
-    settings, domain = _config(run).method.autoencoder, run.plan.domain
+    settings, domain = run.plan.config_as(DpMerfAeConfig).method.autoencoder, run.plan.domain
     network = GeneratorConfig(
         kind="decoder", shape=domain.shape, classes=domain.classes, latent=settings.code, width=settings.width or 1
     )
@@ -253,8 +253,3 @@ def _costs(config: DpMerfAeConfig, domain: Domain) -> Costs:
         seconds=steps * (0.02 + 1.5e-3 * relative * batch) + work / 5e9 + fit.steps * 5e-3,
         seconds_on_gpu=steps * (0.008 + 5e-6 * relative * batch) + work / 5e12 + fit.steps * 4e-3,
     )
-
-
-def _config(run: Run) -> DpMerfAeConfig:
-    assert isinstance(run.plan.config, DpMerfAeConfig)
-    return run.plan.config

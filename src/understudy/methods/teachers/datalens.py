@@ -102,8 +102,7 @@ class SignLesson:
         from understudy.methods.teachers.teaching import Rehearsal, StallWatch
         from understudy.privacy.mechanisms import SignVotes
 
-        assert isinstance(run.plan.config, DataLensConfig)
-        self.config = run.plan.config
+        self.config = run.plan.config_as(DataLensConfig)
         self.top = self.config.privacy.top or 1
         self.votes = SignVotes(run.ledger, run.randomness, top=self.top, event=run.plan.events[0])
         self._random = run.randomness.generator(run.device)

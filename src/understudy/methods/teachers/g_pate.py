@@ -128,8 +128,7 @@ class BinLesson:
         from understudy.methods.teachers.teaching import Rehearsal, StallWatch, VoteWatch
         from understudy.privacy.mechanisms import BinVotes, PeakVotes
 
-        assert isinstance(run.plan.config, GPateConfig)
-        self.config, (answers, checks, *_) = run.plan.config, run.plan.events
+        self.config, (answers, checks, *_) = run.plan.config_as(GPateConfig), run.plan.events
         self.values = run.plan.domain.values
         self.directions = min(self.config.privacy.projections, self.values)
         self.votes = BinVotes(

@@ -117,12 +117,12 @@ class StudentLesson:
         from understudy.methods.teachers.teaching import StallWatch
         from understudy.privacy.mechanisms import RealVotes
 
-        assert isinstance(run.plan.config, PateGanConfig)
-        self.settings = run.plan.config.method
+        config = run.plan.config_as(PateGanConfig)
+        self.settings = config.method
         self.votes = RealVotes(run.ledger, run.randomness, event=run.plan.events[0])
         self._random, self._show = run.randomness.generator(run.device), run.ledger.show
         self.student = Student(run, self.settings.student)
-        self._noise = run.plan.events[0].noise_multiplier / (run.plan.config.privacy.teachers or 1)
+        self._noise = run.plan.events[0].noise_multiplier / (config.privacy.teachers or 1)
         self._watch = StallWatch()
         self._shares: list[Tensor] = []
 

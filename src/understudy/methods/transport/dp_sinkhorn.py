@@ -139,7 +139,7 @@ class DpSinkhorn(Method):
         from understudy.privacy.mechanisms import GaussianBlocks
         from understudy.runs.loop import Resumable
 
-        config = _config(run)
+        config = run.plan.config_as(DpSinkhornConfig)
         start = EmbeddingStart.of_run(run, config.method.embedding)
         learner = SlopeLearner(run, config.method.generator, start)
         progress = Resumable(run, learner.released, learner.parts())
@@ -170,7 +170,7 @@ def _report(run: Run, step: int, learner: SlopeLearner, blocks_private: Tensor) 
     """
     run.report(step, contrast=learner.check_alive(learner.pool(_POOL).images, _ADVICE))
     norms = blocks_private.norm(dim=1)
-    clipped = float((norms > _config(run).privacy.clip).float().mean())
+    clipped = float((norms > run.plan.config_as(DpSinkhornConfig).privacy.clip).float().mean())
     run.diagnose(step, gradient_norm_before=float(norms.mean()), clipped=clipped)
 
 
@@ -213,8 +213,3 @@ def _costs(config: DpSinkhornConfig, domain: Domain) -> Costs:
         seconds=steps * (2e-2 + 4e-6 * images * pixels + 3e-8 * transport.iterations * pairs) + fit / 5e10,
         seconds_on_gpu=steps * (5e-3 + 3e-4 * transport.iterations) + start * 5e-3 + fit / 5e13,
     )
-
-
-def _config(run: Run) -> DpSinkhornConfig:
-    assert isinstance(run.plan.config, DpSinkhornConfig)
-    return run.plan.config
