@@ -4,7 +4,8 @@
 A file is recognised by what it holds: a certificate (a row of the quality tables), ``check`` (a check on real data),
 ``classifiers`` (accuracy by classifier), ``points`` (a curve), ``data_bugs`` (faults found by ``inspect``),
 ``annotation`` (students by number of labels), ``audit_runs`` (run audits), ``rows`` (speed). Anything else is named at
-the end.
+the end. A federated figure without viewer, unit and delta, and a column of figures that promise different things, end
+both with one sentence (``results_epsilon``).
 """
 
 from __future__ import annotations
@@ -12,10 +13,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from results_epsilon import (
+    CUSTOMARY_DELTA,
+    Promise,
+    columns_in_words,
+    delta_remark,
+    figure,
+    is_federated,
+    promises,
+    published_promise,
+    require_alike,
+    viewer_columns,
+)
 from results_readme import dataset_part
 from results_sections import (
     annotation_section,
@@ -32,8 +44,6 @@ from results_sections import (
     table,
     value,
 )
-from understudy.privacy import accounting
-from understudy.privacy.certificate import parse_certificate
 from understudy.report.published import PublishedRow, published_level, published_note, published_rows
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,16 +58,19 @@ HEAD = """# Results
 FID compares 60,000 generated images with the 10,000 test images (Inception network of 2015). CNN: two convolutions,
 trained on generated images only, scored on the real test images. The data sets are public, so these figures may be
 published. Hyper-parameters were chosen on these same public data sets. Every epsilon of ours whose certificate is in
-benchmarks/results was recomputed from its events by two accountants when this page was written. Seconds are of
-training; most rows shared their card with up to seven other runs, so alone they take a fraction of that.
+benchmarks/results was recomputed from its events by two accountants when this page was written, against each viewer
+that it is stated for. Where a table does not say otherwise, epsilon is against the public (whoever sees the release),
+for one record more or less, at delta 1e-5. Seconds are of training; most rows shared their card with up to seven other
+runs, so alone they take a fraction of that.
 """
 README_HEAD = """\
-Each epsilon was recomputed from the events of its certificate by two accountants. Where a method has several rows at
-one epsilon, this is the one of the least FID (without accuracy: of the largest Inception score). All rows, with
-commands, commits, machines, curves and speed: [docs/results.md](docs/results.md). Here all but `dp-cgan`, `dp-hp`,
-`dp-merf-ae` and `fedavg-gan` start from a noisy mean embedding as that of `dp-merf`, and none is more than about one
-point more accurate than `dp-merf` alone; the published systems have no such start. The rows `paper-adaptive` and
-`random-start` of the results page do without it (MNIST, epsilon 10, one run each).
+Each epsilon was recomputed from the events of its certificate by two accountants. Where a table does not say otherwise
+it is against the public (whoever sees the release), for one record more or less, at delta 1e-5. Where a method has
+several rows at one epsilon, this is the one of the least FID (without accuracy: of the largest Inception score). All
+rows, with commands, commits, machines, curves and speed: [docs/results.md](docs/results.md). Here all but `dp-cgan`,
+`dp-hp`, `dp-merf-ae` and `fedavg-gan` start from a noisy mean embedding as that of `dp-merf`, and none is more than
+about one point more accurate than `dp-merf` alone; the published systems have no such start. The rows `paper-adaptive`
+and `random-start` of the results page do without it (MNIST, epsilon 10, one run each).
 """
 PROVISIONAL = """
 The check of FID on real data (training against test images of MNIST should score 1.02, `benchmarks/fid_check.py`) has
@@ -104,14 +117,9 @@ def is_speed(row: Row) -> bool:
 def page(results: dict[str, Row]) -> str:
     """``docs/results.md``."""
     of = {kind: {stem: row for stem, row in results.items() if kind_of(row) == kind} for kind in KINDS}
-    parts = [HEAD if checks_passed(of["check"]) else HEAD + PROVISIONAL]
-    for stem, row in of["curve"].items():
-        for point in row["points"]:
-            if "certificate" in point:
-                verified_epsilon(stem, point)
+    parts = [HEAD if checks_passed(of["check"]) else HEAD + PROVISIONAL, *remark(of["quality"])]
     for dataset in datasets(of["quality"]):
-        note = [published_note() + "\n"] if published_rows(dataset) else []
-        parts += [f"## {dataset}\n", quality_section(dataset, of["quality"]), *note]
+        parts += [f"## {dataset}\n", quality_section(dataset, of["quality"])]
     sections = (
         ("Classifiers", of["classifiers"], classifiers_section),
         ("Curves and comparisons", of["curve"], curve_section),
@@ -128,6 +136,15 @@ def page(results: dict[str, Row]) -> str:
     return "\n".join(parts)
 
 
+def remark(quality: dict[str, Row]) -> list[str]:
+    """What is to be said once about the deltas of all tables."""
+    found: dict[str, list[Promise]] = {dataset: [] for dataset in datasets(quality)}
+    for stem, row in quality.items():
+        found[row["dataset"]] += promises(stem, row)
+    text = delta_remark(found)
+    return [text] if text else []
+
+
 KINDS = ("quality", "classifiers", "curve", "check", "bugs", "annotation", "audits", "speed", "other")
 
 
@@ -139,28 +156,66 @@ def datasets(quality: dict[str, Row]) -> list[str]:
 
 
 def quality_section(dataset: str, quality: dict[str, Row]) -> str:
-    """One table, by epsilon: ours in bold above the published ones; then the command of each row of ours."""
-    published = published_rows(dataset)
-    ours = {stem: row for stem, row in quality.items() if row["dataset"] == dataset}
+    """Records, then federations, each ours in bold beside the published ones; then the command of each row of ours."""
+    ours = {stem: row for stem, row in sorted(quality.items()) if row["dataset"] == dataset}
+    federated = {stem: row for stem, row in ours.items() if is_federated(row)}
+    records = {stem: row for stem, row in ours.items() if stem not in federated}
+    published = {row: published_promise(row) for row in published_rows(dataset)}
+    theirs = {row: promise for row, promise in published.items() if promise and promise.unit == "client"}
+    others = {row: promise for row, promise in published.items() if row not in theirs}
+    parts = [records_table(records, others)] if records or others else []
+    parts += [federated_tables(federated, theirs)] if federated or theirs else []
+    commands = [f"- `{stem}`: {origin(row)}" for stem, row in ours.items()]
+    parts += ["Our rows, with the command of each:\n", "\n".join(commands) + "\n"]
+    return "\n".join(parts + ([published_note() + "\n"] if others else []))
+
+
+def records_table(ours: dict[str, Row], published: dict[PublishedRow, Promise | None]) -> str:
+    """One table, by epsilon, which is against the public for one record throughout."""
     private = {stem: row for stem, row in ours.items() if row["epsilon"] is not None}
-    level = {stem: published_level(row["epsilon"], published) or row["epsilon"] for stem, row in private.items()}
+    promised = [promise for stem, row in ours.items() for promise in promises(stem, row)]
+    require_alike([*promised, *(promise for promise in published.values() if promise)])
+    level = {stem: published_level(row["epsilon"], list(published)) or row["epsilon"] for stem, row in private.items()}
     levels = sorted({*level.values(), *(row.epsilon for row in published if row.epsilon is not None)}, reverse=True)
-    lines = [own_cells(stem, row) for stem, row in sorted(ours.items()) if stem not in private]
-    lines += [published_cells(row) for row in published if row.epsilon is None]
+    lines = [own_cells(stem, row, "none, not private") for stem, row in ours.items() if stem not in private]
+    lines += [published_cells(row, "-") for row in published if row.epsilon is None]
     for each in levels:
-        lines += [own_cells(stem, row) for stem, row in sorted(private.items()) if level[stem] == each]
-        lines += [published_cells(row) for row in published if row.epsilon == each]
-    head = ("method", "epsilon", "FID", "Inception score", "CNN accuracy", "where it comes from")
-    commands = [f"- `{stem}`: {origin(row)}" for stem, row in sorted(ours.items())]
-    return table(head, lines) + "\nOur rows, with the command of each:\n\n" + "\n".join(commands) + "\n"
+        lines += [own_cells(stem, row, epsilon_cell(stem, row)) for stem, row in private.items() if level[stem] == each]
+        lines += [published_cells(row, figure(row.epsilon)) for row in published if row.epsilon == each]
+    return table(("method", "epsilon", *FIGURES), lines)
 
 
-def own_cells(stem: str, row: Row) -> tuple[str, ...]:
+FIGURES = ("FID", "Inception score", "CNN accuracy", "where it comes from")
+
+
+def epsilon_cell(stem: str, row: Row) -> str:
+    """The claim of the row's certificate, which both numerical accountants confirm from its events."""
+    claim = promises(stem, row)[0]
+    return f"{figure(claim.epsilon)}, recomputed" + (
+        "" if claim.delta == CUSTOMARY_DELTA else f", delta {claim.delta:g}"
+    )
+
+
+def federated_tables(ours: dict[str, Row], published: dict[PublishedRow, Promise]) -> str:
+    """A table for each delta: ours and theirs, with a column for each viewer that an epsilon is against."""
+    lines = [(promises(stem, row), own_cells(stem, row)) for stem, row in ours.items()]
+    lines += [((promise,), published_cells(row)) for row, promise in published.items()]
+    private = [(found, cells) for found, cells in lines if found]
+    parts = []
+    for delta in sorted({found[0].delta for found, _ in private}, reverse=True):
+        rows = [(found, cells) for found, cells in private if found[0].delta == delta]
+        heads, epsilons = viewer_columns([found for found, _ in rows])
+        together = [(cells[0], *own, *cells[1:]) for (_, cells), own in zip(rows, epsilons, strict=True)]
+        parts += [columns_in_words([found for found, _ in rows], ""), table(("method", *heads, *FIGURES), together)]
+    return "\n".join(parts)
+
+
+def own_cells(stem: str, row: Row, *epsilon: str) -> tuple[str, ...]:
     seconds = row.get("train_seconds")
     time = "" if seconds is None else f", {seconds:,.0f} s"
     return (
         f"**{row['method']}** ([samples](../benchmarks/results/{stem}.png))",
-        verified_epsilon(stem, row),
+        *epsilon,
         value(row.get("fid")),
         value(row.get("inception_score"), 2),
         share(row.get("cnn_accuracy")),
@@ -168,37 +223,16 @@ def own_cells(stem: str, row: Row) -> tuple[str, ...]:
     )
 
 
-def published_cells(row: PublishedRow) -> tuple[str, ...]:
-    epsilon = "-" if row.epsilon is None else f"{row.epsilon:g}"
+def published_cells(row: PublishedRow, *epsilon: str) -> tuple[str, ...]:
     figures = (value(row.fid, absent="-"), value(row.inception_score, 2, absent="-"), share(row.cnn_accuracy, "-"))
-    return (row.method, epsilon, *figures, row.source)
-
-
-def verified_epsilon(stem: str, row: Row) -> str:
-    """The claim of the row's certificate, after both numerical accountants have confirmed it from the events."""
-    return _confirmed(stem, json.dumps(row["certificate"]))
-
-
-@cache
-def _confirmed(stem: str, content: str) -> str:
-    certificate = parse_certificate(json.loads(content))
-    if certificate.not_private is not None:
-        return "none, not private"
-    claim = certificate.headline
-    for accountant in ("pld", "fourier"):
-        found = accounting.epsilon(certificate.events, claim.accounted_delta, accountant)
-        if found > claim.epsilon:
-            raise SystemExit(f"{stem}: {accountant} gives epsilon {found}, above the claimed {claim.epsilon}")
-    return f"{claim.epsilon:g}, verified"
+    return (row.method, *epsilon, *figures, row.source)
 
 
 def readme(text: str, results: dict[str, Row]) -> str:
     """The README with our rows and the published ones of the same methods between its two marks."""
     before, after = text[: text.index(START) + len(START)], text[text.index(END) :]
     quality = {stem: row for stem, row in results.items() if kind_of(row) == "quality"}
-    for stem, row in quality.items():
-        verified_epsilon(stem, row)
-    lines = ["## Results", "", README_HEAD]
+    lines = ["## Results", "", README_HEAD, *remark(quality)]
     if not checks_passed({stem: row for stem, row in results.items() if kind_of(row) == "check"}):
         lines += ["FID figures are provisional until the check on real data has been run (docs/results.md).", ""]
     lines += [dataset_part(dataset, quality) for dataset in datasets(quality)]

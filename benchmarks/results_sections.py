@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from results_epsilon import columns_in_words, federated_methods, is_federated, promises, require_alike, viewer_columns
+
 Row = dict[str, Any]
 _CERTIFIED = "certified epsilon"
 
@@ -96,24 +98,42 @@ def curve_section(files: dict[str, Row]) -> str:
         points = [mark for point in row["points"] for mark in _marks(point)]
         keys = list(dict.fromkeys(key for point in points for key in point["values"]))
         metrics = list(dict.fromkeys(name for point in points for name in point["figures"]))
+        told, heads, epsilons = _epsilons(stem, row, points)
         rows = [
             (
                 _with_samples(point),
                 *(str(point["values"].get(key, "-")) for key in keys),
-                "-" if point["epsilon"] is None else f"{point['epsilon']:g}",
+                *own,
                 *(_metric(name, point["figures"].get(name)) for name in metrics),
             )
-            for point in points
+            for point, own in zip(points, epsilons, strict=True)
         ]
         picture = f"![{stem}](../benchmarks/results/{row['picture']})\n\n" if row.get("picture") else ""
         commands = "".join(f"- `{point['command']}`\n" for point in row["points"] if "command" in point)
         parts += [
             f"**{stem}**: {origin(row)}\n",
-            *_whole_plans(row),
-            picture + table(("method", *keys, "epsilon so far" if _whole_plans(row) else _CERTIFIED, *metrics), rows),
+            *told,
+            picture + table(("method", *keys, *heads, *metrics), rows),
             *([commands] if commands else []),
         ]
     return "\n".join(parts)
+
+
+def _epsilons(stem: str, row: Row, points: Sequence[Row]) -> tuple[list[str], list[str], list[list[str]]]:
+    """Words above the table, heads and cells of its columns of epsilon; certificates that are there are recomputed."""
+    promised = [
+        promises(stem, {"certificate": point["certificate"]} if "curve" in point else point)
+        for point in row["points"]
+        if "certificate" in point or is_federated(point)
+    ]
+    if any(is_federated(point) for point in row["points"]):
+        if any("curve" in point for point in row["points"]) or len(promised) != len(points):
+            raise SystemExit(f"{stem}: a table of federations needs the certificate of every line, and only these")
+        return [columns_in_words(promised, "")], *viewer_columns(promised)
+    require_alike(promise for found in promised for promise in found)
+    whole = _whole_plans(row)
+    cells = [["-" if point["epsilon"] is None else f"{point['epsilon']:g}"] for point in points]
+    return whole, ["epsilon so far" if whole else _CERTIFIED], cells
 
 
 def _marks(point: Row) -> list[Row]:
@@ -208,13 +228,16 @@ def audits_section(files: dict[str, Row]) -> str:
             for method, claims in sorted(row["claims"].items())
             for attack, claim in claims.items()
         ]
+        deltas = sorted({claim["delta"] for claims in row["claims"].values() for claim in claims.values()})
         told = (
             f"**{row['runs']} runs of each method at epsilon {row['epsilon']:g}, delta {row['delta']:g}**, "
             f"{row['canaries']} canaries each, all bounds together at {100 * row['confidence']:g} % (corrected for "
-            f"{row['corrected_for']:,}); claims are recomputed at the smaller delta of the audit: {origin(row)}\n"
+            f"{row['corrected_for']:,}); claims are against the public for the unit of the line, recomputed at the "
+            f"smaller delta of the audit ({', '.join(f'{delta:.2g}' for delta in deltas)}): {origin(row)}\n"
         )
         head = (
             "method",
+            "unit",
             "attack",
             "claim",
             "largest bound",
@@ -236,6 +259,7 @@ def _audit_cells(row: Row, method: str, attack: str, claim: Row) -> tuple[str, .
     below, above = (sum(bound <= claim["claimed"] for bound in some) for some in (runs, controls))
     return (
         method,
+        _unit_of_events(method, claim["events"]),
         attack,
         value(claim["claimed"], 2),
         value(max(runs, default=None), 2),
@@ -244,6 +268,15 @@ def _audit_cells(row: Row, method: str, attack: str, claim: Row) -> tuple[str, .
         f"{len(controls) - above} of {len(controls)}",
         value(min(controls, default=None), 2),
     )
+
+
+def _unit_of_events(method: str, events: Sequence[Row]) -> str:
+    """What a claim protects; a federation never has it left out."""
+    usual = None if method in federated_methods() else "record"
+    units = {event.get("unit", usual) for event in events}
+    if len(units) != 1 or None in units:
+        raise SystemExit(f"the run audits of {method} do not state the one unit that their claim is for")
+    return str(units.pop())
 
 
 def other_section(files: dict[str, Row]) -> str:

@@ -1,14 +1,25 @@
-"""The results page: a golden page from small files, every kind of file in its section, and no claim unchecked."""
+"""The results page: a golden page from small files, every kind of file in its section, and no claim unchecked.
+
+Every epsilon of a federation stands with its viewer, unit and delta, and only beside figures that promise the same.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+
+from understudy.privacy import accounting, viewers
+from understudy.privacy.certificate import parse_certificate
+from understudy.report.published import PublishedRow, published_rows
 
 from ..helpers.certificates import AS_DESIGNED
 
@@ -45,7 +56,25 @@ def quality(**changes: object) -> dict[str, object]:
     return row | origin | {"inception_score": None, "train_seconds": 123.4, "certificate": certificate} | changes
 
 
-def results() -> dict[str, dict[str, object]]:
+def kept(stem: str) -> dict[str, Any]:
+    """A result file of this repository."""
+    content: dict[str, Any] = json.loads((ROOT / "benchmarks/results" / f"{stem}.json").read_text(encoding="utf-8"))
+    return content
+
+
+FEATURED = "gs-wgan-federated-femnist-eps10-pull5"
+
+
+def federated(**changes: object) -> dict[str, Any]:
+    """A row of a federation of 359 clients, with the certificate of the run that the README shows."""
+    names = ("method", "dataset", "epsilon", "delta", "epsilon_by_viewer", "certificate")
+    row = {name: deepcopy(kept(FEATURED)[name]) for name in names}
+    origin = {"device": "NVIDIA H200", "command": "python benchmarks/federated.py quality", "commit": "c" * 40}
+    figures = {"fid": 50.0, "inception_score": 11.6, "cnn_accuracy": None, "train_seconds": 286.0}
+    return {**row, **figures, **origin, **changes}
+
+
+def results() -> dict[str, dict[str, Any]]:
     origin = {"device": "2 CPU cores, x86_64", "command": "python x.py", "commit": "b" * 40 + "-dirty"}
     judged = {"value": 1.03, "published": 1.02, "tolerance": 0.05, "within": True}
     points = [
@@ -63,7 +92,7 @@ def results() -> dict[str, dict[str, object]]:
             }
             for broken, bound in ((False, 0.0), (False, 0.25), (True, 0.0), (True, 3.0))
         ],
-        "claims": {"dp-merf": {"black-box: x": {"claimed": 1.5}}},
+        "claims": {"dp-merf": {"black-box: x": {"claimed": 1.5, "delta": 8e-12, "events": [{"unit": "record"}]}}},
         "runs": 2,
         "corrected_for": 8,
         "epsilon": 1.0,
@@ -89,6 +118,7 @@ def results() -> dict[str, dict[str, object]]:
             "command": "understudy curve \\\n  x",
         },
         "gan-mnist": quality(method="gan", epsilon=None, certificate=OPEN),
+        "gs-wgan-federated-femnist-eps10": federated(),
         "gs-wgan-mnist-eps10": quality(),
         "memory": {"peak": 3, **origin},
         "new-method-scans-eps1": quality(dataset="scans", method="new-method", fid=None, cnn_accuracy=None),
@@ -105,6 +135,7 @@ def test_every_file_is_on_the_page(script: ModuleType):
     page = script.page(results())
     for section in (
         "mnist",
+        "femnist",
         "scans",
         "Classifiers",
         "Curves and comparisons",
@@ -175,14 +206,10 @@ def test_the_readme_shows_one_row_for_a_method_at_one_epsilon_and_the_pictures_o
 
 
 def test_rows_without_accuracy_are_compared_by_their_inception_scores(script: ModuleType):
-    scored = {"dataset": "femnist", "method": "gs-wgan-federated", "cnn_accuracy": None}
-    rows = {
-        "typical": quality(fid=50.0, inception_score=11.6, **scored),
-        "varied": quality(fid=44.0, inception_score=9.6, **scored),
-    }
+    rows = {"typical": federated(), "varied": federated(fid=44.0, inception_score=9.6)}
     text = script.readme(f"{script.START}{script.END}", rows)
     assert "### femnist: FID / Inception score\n" in text
-    assert "| `gs-wgan-federated` | 50.0 / 11.60 | 60.8 / 11.25 at epsilon 599 |\n" in text
+    assert text.count("| `gs-wgan-federated` | 50.0 / 11.60 |") == text.count("| `gs-wgan-federated` |") == 1
 
 
 def test_the_readme_refuses_an_epsilon_that_the_events_do_not_support(script: ModuleType):
@@ -195,7 +222,12 @@ def test_the_readme_refuses_an_epsilon_that_the_events_do_not_support(script: Mo
 def test_a_method_without_privacy_is_a_reference_and_claims_nothing(script: ModuleType):
     (line,) = [line for line in script.page(results()).splitlines() if "**gan**" in line]
     assert "| none, not private |" in line
-    assert "verified" not in line
+    assert "recomputed" not in line
+
+
+def test_recomputed_is_not_called_verified(script: ModuleType):
+    """The page sees certificates without their releases: no hash, config or plan is compared here."""
+    assert "verified" not in script.page(results())
 
 
 def test_ours_stands_with_the_published_rows_of_its_level(script: ModuleType):
@@ -208,9 +240,11 @@ def test_ours_stands_with_the_published_rows_of_its_level(script: ModuleType):
 
 def test_a_run_above_its_claim_stands_out(script: ModuleType):
     files = results()
-    assert "| dp-merf | black-box: x | 1.50 | 0.25 | 52.5 % | 2 of 2 | 1 of 2 | 0.00 |" in script.page(files)
+    assert "| dp-merf | record | black-box: x | 1.50 | 0.25 | 52.5 % | 2 of 2 | 1 of 2 | 0.00 |" in script.page(files)
     files["audit-runs"]["audit_runs"][0]["attacks"]["black-box: x"]["epsilon_lower"] = 1.6
-    assert "| dp-merf | black-box: x | 1.50 | 1.60 | 52.5 % | **1 of 2** | 1 of 2 | 0.00 |" in script.page(files)
+    assert "| dp-merf | record | black-box: x | 1.50 | 1.60 | 52.5 % | **1 of 2** | 1 of 2 | 0.00 |" in script.page(
+        files
+    )
 
 
 def test_the_check_notices_a_page_that_is_out_of_date(script: ModuleType, tmp_path: Path, monkeypatch):
@@ -234,3 +268,239 @@ def test_the_script_runs_by_itself():
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     assert "--check" in result.stdout
+
+
+# Federations: like beside like
+
+
+def written(script: ModuleType, rows: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Both pages of some rows."""
+    return {"page": script.page(rows), "readme": script.readme(f"{script.START}{script.END}", rows)}
+
+
+def refused(script: ModuleType, rows: dict[str, dict[str, Any]], words: str) -> None:
+    """Neither page is written, and one sentence says why."""
+    for write in (script.page, lambda rows: script.readme(f"{script.START}{script.END}", rows)):
+        with pytest.raises(SystemExit, match=words) as stopped:
+            write(rows)
+        assert "\n" not in str(stopped.value)
+
+
+def table_with(text: str, words: str) -> list[dict[str, str]]:
+    """The rows of the table that has ``words`` in its head, by the names of its columns."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("|") and words in line)
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:]]
+    end = next((number for number, line in enumerate(lines[start:]) if not line.startswith("|")), len(cells))
+    return [dict(zip(cells[0], row, strict=True)) for row in cells[2:end]]
+
+
+PUBLIC, SERVER = "epsilon against `public` (add-remove)", "epsilon against `server` (replace-one)"
+COALITION = "epsilon against `client`, a coalition of 1 (add-remove)"
+
+
+@pytest.mark.parametrize("name", ["page", "readme"])
+def test_the_papers_figure_against_the_server_stands_beside_ours_against_the_server(script: ModuleType, name: str):
+    text = written(script, {FEATURED: federated()})[name]
+    rows = table_with(text, SERVER)
+    (ours,) = [row for row in rows if "gs-wgan-federated" in row["method"]]
+    (paper,) = [row for row in rows if row["method"].startswith("GS-WGAN, federated")]
+    assert ours[SERVER].startswith("2,219.8822 (")
+    assert paper[SERVER] == "599"
+    assert ours[PUBLIC].startswith("9.998 (")
+    assert paper[PUBLIC] == "not stated"
+    assert ours[COALITION].startswith("10.0298 (")
+    assert paper[COALITION] == "not stated"
+    prose = " ".join(text.split())
+    assert "Protected is one client with all its images" in prose
+    assert "Epsilon is at delta 0.00115, and in brackets at delta 0.00025" in prose
+
+
+def test_a_method_that_promises_nothing_against_the_server_says_so(script: ModuleType):
+    rows = table_with(script.page({"fedavg": kept("fedavg-gan-femnist-eps10")}), SERVER)
+    (ours,) = [row for row in rows if "**fedavg-gan**" in row["method"]]
+    assert ours[SERVER] == "none"
+    (paper,) = [row for row in rows if row["method"].startswith("Fed-Avg GAN")]
+    assert (paper[PUBLIC], paper[SERVER]) == ("9,990,000", "not stated")
+
+
+def test_epsilon_at_the_smaller_delta_leaves_room_for_the_limits(script: ModuleType):
+    certificate = parse_certificate(federated()["certificate"])
+    (ours, *_) = table_with(script.page({FEATURED: federated()}), SERVER)
+    for guarantee, column in zip(certificate.guarantees, (PUBLIC, SERVER, COALITION), strict=True):
+        stated = float(ours[column].split("(")[1].rstrip(")").replace(",", ""))
+        part = 0.0 if guarantee.viewer == "server" else viewers.limits_delta(guarantee.limits, stated)
+        seen = viewers.events_seen(certificate.events, guarantee)
+        for accountant in ("pld", "fourier"):
+            assert accounting.epsilon(seen, 2.5e-4 - part, accountant) <= stated
+        assert stated <= 1.01 * accounting.epsilon(seen, 2.5e-4)
+        assert stated > guarantee.epsilon
+
+
+@pytest.mark.parametrize("missing", ["viewer", "unit", "delta", "adjacency"])
+def test_a_federated_figure_that_leaves_something_out_is_refused(script: ModuleType, missing: str):
+    row = federated()
+    for number in range(3):
+        changed = deepcopy(row)
+        del changed["certificate"]["guarantees"][number][missing]
+        refused(script, {FEATURED: changed}, f"{FEATURED}: guarantee {number + 1} does not state its {missing}")
+
+
+def swap_the_first_two(row: dict[str, Any]) -> None:
+    guarantees = row["certificate"]["guarantees"]
+    guarantees[:2] = guarantees[1::-1]
+
+
+def promise_records(row: dict[str, Any]) -> None:
+    row["certificate"]["guarantees"][0]["unit"] = "record"
+
+
+def forget_the_clients(row: dict[str, Any]) -> None:
+    row["certificate"]["assumed_public"].pop()
+
+
+def forget_the_limits(row: dict[str, Any]) -> None:
+    row["certificate"]["guarantees"][0]["delta_parts"] = {"accountant": 1.15e-3}
+
+
+def claim_less_against_the_server(row: dict[str, Any]) -> None:
+    row["certificate"]["guarantees"][1]["epsilon"] = row["epsilon_by_viewer"]["server"] = 599.0
+
+
+MIXED_UP: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "server's epsilon as the row's": (lambda row: row.update(epsilon=2219.8822), "epsilon 2219.8822 stands beside"),
+    "another delta": (lambda row: row.update(delta=1e-5), "delta 1e-05 stands beside a certificate that says 0.00115"),
+    "viewers": (lambda row: row["epsilon_by_viewer"].update(server=599), "epsilon_by_viewer .* stands beside"),
+    "server first": (swap_the_first_two, "the first guarantee is against server"),
+    "records for clients": (promise_records, "mixes units or deltas"),
+    "number of clients": (forget_the_clients, "does not say how many clients"),
+    "limits for nothing": (forget_the_limits, "the limits of answers cost"),
+    "less than the events cost": (claim_less_against_the_server, "pld gives epsilon 2219.* above the claimed 599"),
+}
+
+
+@pytest.mark.parametrize("name", MIXED_UP)
+def test_a_federated_row_that_says_other_than_its_certificate_is_refused(script: ModuleType, name: str):
+    change, words = MIXED_UP[name]
+    row = federated()
+    change(row)
+    refused(script, {FEATURED: row}, words)
+
+
+def with_published(script: ModuleType, monkeypatch: pytest.MonkeyPatch, dataset: str, like: str, **fields: Any) -> None:
+    """Plant a change into the published rows of one method."""
+
+    def changed(row: PublishedRow) -> PublishedRow:
+        same = (row.dataset, row.like) == (dataset, like) and row.epsilon is not None
+        return replace(row, **fields) if same else row
+
+    def planted(name: str | None = None) -> list[PublishedRow]:
+        return [changed(row) for row in published_rows(name)]
+
+    for module in (script, sys.modules["results_readme"]):
+        monkeypatch.setattr(module, "published_rows", planted)
+
+
+@pytest.mark.parametrize("missing", ["viewer", "unit", "delta"])
+def test_a_published_figure_that_leaves_something_out_is_refused(script: ModuleType, monkeypatch, missing: str):
+    with_published(script, monkeypatch, "femnist", "gs-wgan-federated", **{missing: None})
+    refused(script, {FEATURED: federated()}, f"'GS-WGAN, federated, .* epsilon 599 without its {missing}")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "like", "fields", "words"),
+    [
+        ("femnist", "gs-wgan-federated", {"viewer": "public"}, "epsilon 599 .* different adjacency"),
+        ("femnist", "gs-wgan-federated", {"unit": "record"}, "is for one record, but gs-wgan-federated"),
+        ("femnist", "gs-wgan-federated", {"adjacency": "add-remove"}, "epsilon 599 .* different adjacency"),
+        ("mnist", "gs-wgan", {"viewer": "server"}, "epsilon 10 .* against server.* different viewer"),
+        ("mnist", "gs-wgan", {"adjacency": "replace-one"}, "epsilon 10 .* different adjacency"),
+    ],
+)
+def test_a_planted_mix_up_of_two_promises_is_refused(
+    script: ModuleType, monkeypatch, dataset: str, like: str, fields: dict[str, str], words: str
+):
+    rows = {FEATURED: federated(), "gs-wgan-mnist-eps10": quality()}
+    assert all(written(script, rows).values())
+    with_published(script, monkeypatch, dataset, like, **fields)
+    refused(script, rows, words)
+
+
+def test_a_published_figure_at_another_delta_gets_a_table_of_its_own(script: ModuleType, monkeypatch):
+    with_published(script, monkeypatch, "femnist", "gs-wgan-federated", delta=1e-5)
+    for text in written(script, {FEATURED: federated()}).values():
+        _, first, second = text.split("Protected is one client")
+        assert "599" not in first
+        assert "599" in second
+        assert "Epsilon is at delta 1e-05" in " ".join(second.split())
+
+
+def test_records_and_clients_of_one_data_set_never_share_a_table(script: ModuleType):
+    rows = {"gs-wgan-mnist-eps10": quality(), "dealt": federated(dataset="mnist")}
+    for text in written(script, rows).values():
+        lines = [line for line in text.splitlines() if line.startswith(("| **gs-wgan", "| `gs-wgan"))]
+        assert len(lines) == 2
+        tables = [part for part in text.split("\n\n") if any(line in part for line in lines)]
+        assert len(tables) == 2
+
+
+def test_points_of_a_federation_have_a_column_for_each_viewer(script: ModuleType):
+    point = {"method": "gs-wgan-federated", "values": {"noise multiplier": 1.8}, "figures": {"fid": 50.0}}
+    point |= {"epsilon": 9.998, "certificate": federated()["certificate"]}
+    (row,) = table_with(script.page({"noise": {"points": [point]}}), SERVER)
+    assert row[SERVER].startswith("2,219.8822 (")
+    assert row["noise multiplier"] == "1.8"
+    del point["certificate"]
+    with pytest.raises(SystemExit, match="noise: a federated row needs its certificate"):
+        script.page({"noise": {"points": [point]}})
+
+
+def test_an_audit_of_a_federation_states_its_unit(script: ModuleType):
+    shown = results()["audit-runs"]
+    for run in shown["audit_runs"]:
+        run["method"] = "fedavg-gan"
+    shown["claims"] = {"fedavg-gan": shown["claims"]["dp-merf"]}
+    (claim,) = shown["claims"]["fedavg-gan"].values()
+    claim["events"] = [{"unit": "client"}]
+    assert "| fedavg-gan | client | black-box: x | 1.50 |" in script.page({"audit-runs": shown})
+    claim["events"] = [{}]
+    with pytest.raises(SystemExit, match="run audits of fedavg-gan do not state the one unit"):
+        script.page({"audit-runs": shown})
+
+
+def test_a_delta_that_is_large_for_so_many_units_is_remarked(script: ModuleType):
+    for text in written(script, {FEATURED: federated(), "gs-wgan-mnist-eps10": quality()}).values():
+        prose = " ".join(text.split())
+        assert prose.count("A remark on delta") == 1
+        assert "1e-05, the customary one, times 60,000 records is 0.60 (mnist)" in prose
+        assert "0.00115 times 359 clients is 0.41 (femnist)" in prose
+        assert "**Delta is large here:** 0.00115 times 359 clients is 0.41" in prose
+        assert "0.00115 times 866 clients is 1.00 (as published)" in prose
+        assert "At 0.00025 it is 0.09 for 359." in prose
+    few = AS_DESIGNED | {"guarantees": [AS_DESIGNED["guarantees"][0] | {"epsilon": 9.0301}]}
+    few["assumed_public"] = ["nominal_records: 999", *AS_DESIGNED["assumed_public"][1:]]
+    assert "A remark on delta" not in script.page({"gs-wgan-mnist-eps10": quality(certificate=few)})
+
+
+@pytest.mark.parametrize("arguments", [[], ["--check"]])
+def test_a_mix_up_ends_the_script_with_one_sentence_and_writes_nothing(script, tmp_path, monkeypatch, arguments):
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    for name in ("PAGE", "README"):
+        monkeypatch.setattr(script, name, tmp_path / f"{name}.md")
+    monkeypatch.setattr(script, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(sys, "argv", ["results_page.py", *arguments])
+    (tmp_path / "results").mkdir()
+    row = federated()
+    del row["certificate"]["guarantees"][1]["viewer"]
+    (tmp_path / "results" / f"{FEATURED}.json").write_text(json.dumps(row))
+    (tmp_path / "README.md").write_text(f"{script.START}{script.END}")
+    with pytest.raises(SystemExit, match="guarantee 2 does not state its viewer; every epsilon of a federation"):
+        script.main()
+    assert (tmp_path / "README.md").read_text() == f"{script.START}{script.END}"
+    assert not (tmp_path / "PAGE.md").exists()
+
+
+@pytest.mark.parametrize("stem", [FEATURED, "gs-wgan-federated-femnist-eps10", "gs-wgan-federated-mnist-writers-eps10"])
+def test_what_the_guide_quotes_against_the_server_is_what_the_certificates_say(stem: str):
+    told = (ROOT / "docs/federated.md").read_text(encoding="utf-8")
+    assert f"{kept(stem)['epsilon_by_viewer']['server']:,}" in told
