@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from understudy.configs import SMALL_IMAGE, Count, Strict
 from understudy.errors import InputError
+
+Declaration = TypeVar("Declaration", bound=BaseModel)
 
 
 class Domain(BaseModel):
@@ -138,18 +140,17 @@ def first_sentence(error: ValidationError) -> str:
 
 def source_options(**values: object) -> SourceOptions:
     """``SourceOptions`` for callers with user input: a bad value is an ``InputError`` with one sentence."""
-    try:
-        return SourceOptions.model_validate(values)
-    except ValidationError as error:
-        raise InputError(first_sentence(error)) from None
-    except UnicodeEncodeError as error:
-        raise InputError(f"declarations: {error.object!r} is not valid text; write names in UTF-8") from None
+    return _validated(SourceOptions, values)
 
 
 def declare_domain(**values: object) -> Domain:
     """A ``Domain`` from declared values: a bad value is an ``InputError`` with one sentence."""
+    return _validated(Domain, values)
+
+
+def _validated(kind: type[Declaration], values: dict[str, object]) -> Declaration:
     try:
-        return Domain.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         raise InputError(first_sentence(error)) from None
     except UnicodeEncodeError as error:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from understudy.models.generator import Generator
 
 PURPOSE = "the annotator's gradients"
-_REPORTS = 100
 _COUNTED = 10_000  # images drawn for the law of labels
 
 
@@ -130,7 +129,7 @@ class Annotation(Method):
         for step in Resumable(run, generator, {"annotator_optimizer": stepping.optimizer}).steps(run.plan.steps):
             if stepping.remaining:
                 stepping.take()
-            if step % max(1, run.plan.steps // _REPORTS) == 0 or step == run.plan.steps:
+            if run.report_due(step):
                 stepping.check_finite()
                 run.report(step, annotator_steps=step)
         run.lost_steps = run.plan.steps - stepping.optimizer.steps

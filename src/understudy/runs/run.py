@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from understudy.privacy.randomness.streams import Randomness
 
 _LEDGER_MARK = "ledger_mark"
+_REPORTS = 100
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,10 @@ class Run:
     def private(self) -> Path:
         """The folder for what must not be released."""
         return self.files.private
+
+    def report_due(self, step: int) -> bool:
+        """Whether to report after this step: about a hundred times in a run, and at its end."""
+        return step % max(1, self.plan.steps // _REPORTS) == 0 or step == self.plan.steps
 
     def report(self, step: int, **values: float) -> None:
         """Show and record progress.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from understudy.methods.adversarial.dpgan import DpGanMethodConfig
 
 _AVERAGE_FROM = 10  # generator steps after which the average begins to reach back further than a few steps
-_REPORTS, _PICTURES = 100, 10  # so often in a run
+_PICTURES = 10  # so often in a run
 
 
 class AdversarialLearner(Learner):
@@ -100,7 +100,7 @@ class GanWatch:
     def discriminator_step(self, step: int) -> None:
         """Report every hundredth of the run; keep a picture every tenth."""
         total = self._run.plan.steps
-        if step % max(1, total // _REPORTS) == 0 or step == total:
+        if self._run.report_due(step):
             self._report(step)
         if step % max(1, total // _PICTURES) == 0 or step == total:
             rows = min(10, self._learner.released.config.classes or 10)

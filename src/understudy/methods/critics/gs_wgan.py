@@ -54,7 +54,6 @@ _RECORDS_PER_SUBSET = 10  # at least so many nominal records for each critic, wh
 _QUERIES_PER_SUBSET = 640
 _PURPOSE = "critics' answers"
 _POOL = 512  # generated images for progress
-_REPORTS = 100
 _RESERVATIONS = 200  # the ledger is written about so often in a run
 
 
@@ -154,7 +153,7 @@ class GsWgan(Method):
                 break
             drawn, rows_private = turn(learner, critics, config.method)
             learner.learn(drawn, answering.answer(rows_private, block=block).value_dp / config.privacy.clip)
-            if step % max(1, run.plan.steps // _REPORTS) == 0 or step == run.plan.steps:
+            if run.report_due(step):
                 answering.check_finite()
                 _report(run, step, learner, rows_private)
         answering.check_finite()

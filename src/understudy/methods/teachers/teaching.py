@@ -73,7 +73,6 @@ def _mean_of_label(scores: Tensor, labels: Tensor | None) -> Tensor:
 
 
 _POOL = 512  # generated images for progress
-_REPORTS = 100
 _RESERVATIONS = 200  # the ledger is written about so often in a run
 _STALL_CHECKS = 5
 ADVICE = "raise method.teachers.warm_iterations or use fewer privacy.teachers"
@@ -120,7 +119,7 @@ def teach(run: Run, lesson: Lesson, settings: TeachingConfig, count: int) -> Gen
             break
         teachers.train_scheduled(learner.pool(max(rows, settings.teachers.batch)))
         lesson.step(learner, teachers, block)
-        if step % max(1, total // _REPORTS) == 0 or step == total:
+        if run.report_due(step):
             figures = lesson.check()  # first: votes that say nothing are a better reason to stop than blank images
             contrast = learner.check_alive(learner.pool(_POOL).images, ADVICE)
             run.report(step, contrast=contrast, queries=step * rows, **figures)

@@ -66,7 +66,6 @@ class TransportConfig(Config):
 _PURPOSE = "transport gradients"
 _REALS_IN_CELL = 3  # expected, where the number of cells is not given: many small cells say more than few large ones
 _POOL = 512  # generated images for progress
-_REPORTS = 100
 _RESERVATIONS = 200  # the ledger is written about so often in a run
 _ADVICE = "raise method.transport.regularisation or take larger batches (privacy.batch)"
 
@@ -157,7 +156,7 @@ class DpSinkhorn(Method):
             blocks_private = cells.slopes(drawn.pool.images)
             answer = answering.answer(blocks_private, block=max(1, event.count // _RESERVATIONS))
             learner.learn(drawn, answer.value_dp * unit)
-            if step % max(1, run.plan.steps // _REPORTS) == 0 or step == run.plan.steps:
+            if run.report_due(step):
                 answering.check_finite()
                 _report(run, step, learner, blocks_private)
         return learner.released
