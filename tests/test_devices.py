@@ -7,7 +7,7 @@ import torch
 
 from understudy.api import resume
 from understudy.devices import check_memory, choose_device, explained_memory_errors
-from understudy.engines.learner import GeneratorPlayer
+from understudy.engines.learner import SlopeLearner
 from understudy.errors import InputError
 from understudy.privacy.ledger import Ledger
 
@@ -37,7 +37,7 @@ def test_a_failed_allocation_becomes_one_sentence_with_a_way_out(error):
 
 
 def test_a_run_that_ran_out_of_memory_keeps_its_spending_and_can_be_resumed(tmp_path, monkeypatch):
-    learn, calls = GeneratorPlayer.learn, []
+    learn, calls = SlopeLearner.learn, []
 
     def failing(self, *arguments):
         calls.append(1)
@@ -45,7 +45,7 @@ def test_a_run_that_ran_out_of_memory_keeps_its_spending_and_can_be_resumed(tmp_
             raise torch.OutOfMemoryError("CUDA out of memory")
         learn(self, *arguments)
 
-    monkeypatch.setattr(GeneratorPlayer, "learn", failing)
+    monkeypatch.setattr(SlopeLearner, "learn", failing)
     with pytest.raises(InputError, match="out of memory"):
         tiny_train("gs-wgan", tiny_data(), tmp_path / "run")
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").events()
