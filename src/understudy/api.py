@@ -1,4 +1,4 @@
-"""What Python users call: ``train``, ``resume``, ``release_early``, ``annotate``; behind them the one life of a run.
+"""What Python users call: train, resume, release early, annotate, evaluate; behind them the one life of a run.
 
 A run is begun or continued, trained, certified and released, whatever its method. Nothing heavy is imported before it
 is needed, so that bad input is refused at once.
@@ -6,8 +6,9 @@ is needed, so that bad input is refused at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
 from understudy.data.sources import DataOptions
 from understudy.errors import AbortedRun, BudgetError, InputError
-from understudy.files import file_sha256, make_folder
+from understudy.files import file_sha256, make_folder, write_text
 from understudy.methods.base import Method, check_budget, configure
 from understudy.methods.config import build_config
 from understudy.methods.registry import ANNOTATED, get_method, method_names
@@ -45,11 +46,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from understudy.evaluate.evaluation import EvaluationConfig
+    from understudy.evaluate.parallel import Listeners
     from understudy.methods.annotation import Annotation
     from understudy.progress import Watched
     from understudy.release.release import Release
 
 _FIXED = "--config, --set, --device and --seed"  # what a run that is continued keeps
+_MOST_SAMPLES = 60_000  # drawn to be scored, unless more are asked for
 
 
 @dataclass(frozen=True)
@@ -283,6 +287,62 @@ def continue_run(
     with watch() as (listener, stop):
         watched = replace(options, listener=listener, stop_requested=stop)
         return resume_annotation(data, out, watched) if annotation else resume(data, out, watched)
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """What is drawn from a release to be scored, with what it is compared, and who hears of it."""
+
+    samples: int | None = None  # None: as many as the declared records
+    temperature: float = 1.0
+    test_data: str | None = None  # held-out real data; None: the test part of the training data
+    scoring: Callable[[], AbstractContextManager[Listeners | None]] = nullcontext  # entered once all is loaded
+
+
+def evaluate_release(
+    folder: Path | str,
+    source: DataOptions,
+    metrics: Sequence[str],
+    options: EvaluateOptions | None = None,
+    config: EvaluationConfig | None = None,
+) -> dict[str, Any]:
+    """The figures of a release; at temperature 1 kept as ``evaluation.json`` where the folder is that of a run.
+
+    Privacy: reads real data without noise; the figures carry the stamp ``not private: do not publish``.
+    """
+    from understudy.evaluate.evaluation import EvaluationConfig, evaluate, expand_metrics
+    from understudy.release.release import load
+
+    options, config, run = options or EvaluateOptions(), config or EvaluationConfig(), RunFolder(Path(folder))
+    expand_metrics(metrics)  # a misspelt name is refused before anything is read
+    if options.samples is not None and options.samples < 1:
+        raise InputError(f"samples: {options.samples} images were asked for; pass 1 or more")
+    release = load(run.path)
+    if not release.domain.labelled:
+        raise InputError(
+            f"labels: the release in {folder} has none, but an evaluation needs them; name its images with `annotate`"
+        )
+    held_out, split = source.held_out(options.test_data)
+    train = source.completed_from(release.domain).load("train")
+    test = held_out.completed_from(release.domain).load(split)
+    count = options.samples or min(_MOST_SAMPLES, release.domain.nominal_records)
+    images, labels = release.sample(count, temperature=options.temperature)
+    planes = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
+    with options.scoring() as listeners:
+        config = replace(config, classes=release.domain.classes)
+        heard = config if listeners is None else config.heard_by(listeners)
+        result = evaluate(planes, labels, _pair(train), _pair(test), metrics, heard).as_dict()
+    if options.temperature != 1:
+        result["temperature"] = options.temperature
+    elif run.begun:
+        write_text(run.evaluation, json.dumps(result, indent=2) + "\n")
+    return result
+
+
+def _pair(data: ImageDataset) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    if data.labels is None:
+        raise InputError(f"labels: {data.name} has none, but an evaluation needs them; pass labelled real data")
+    return data.images, data.labels
 
 
 # The life of a run

@@ -79,9 +79,9 @@ def _sample(run: Path, destination: Path) -> None:
 
 
 def _evaluate(run: Path) -> float:
+    from understudy.api import EvaluateOptions, evaluate_release
     from understudy.data.sources import DataOptions
-    from understudy.evaluate.evaluation import SampleOptions, evaluate_release
     from understudy.progress import show_scoring
 
-    drawn = SampleOptions(_SAMPLES, scoring=show_scoring)
+    drawn = EvaluateOptions(_SAMPLES, scoring=show_scoring)
     return float(evaluate_release(run, DataOptions("digits"), ["cnn"], drawn)["cnn_accuracy"])

@@ -68,7 +68,8 @@ def command(
     as_json: common.Json = False,
 ) -> None:
     """Compare samples with real images and train classifiers on them; the figures are stamped not private."""
-    from understudy.evaluate.evaluation import EvaluationConfig, SampleOptions, evaluate_release
+    from understudy.api import EvaluateOptions, evaluate_release
+    from understudy.evaluate.evaluation import EvaluationConfig
     from understudy.evaluate.fid import FidConfig
     from understudy.evaluate.parallel import Crew
     from understudy.evaluate.private_cache import default_folder as private_folder
@@ -85,7 +86,7 @@ def command(
         crew=Crew(workers),
     )
     source = common.data_options(data, records, classes, shape, declare)
-    drawn = SampleOptions(samples, temperature, test_data, show_scoring)
+    drawn = EvaluateOptions(samples, temperature, test_data, show_scoring)
     result = evaluate_release(release, source, [name.strip() for name in metrics.split(",")], drawn, chosen)
     if to is not None:
         write_text(to, json.dumps(result, indent=2) + "\n")

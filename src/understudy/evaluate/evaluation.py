@@ -7,9 +7,7 @@ kept in the cache, where the caller names one: see ``private_cache``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from understudy.data.dataset import ImageDataset
-from understudy.data.sources import DataOptions
 from understudy.devices import choose_device, describe_device
 from understudy.errors import InputError
 from understudy.evaluate.calibration import ratio, reference_accuracies, summarise
@@ -31,13 +27,9 @@ from understudy.evaluate.inception import FeaturePrecision, InceptionFeatures, f
 from understudy.evaluate.inception_score import score_images, scorer_config, trained_scorer
 from understudy.evaluate.parallel import Crew, Listeners, downstream_accuracies
 from understudy.evaluate.private_cache import check_folder
-from understudy.files import write_text
-from understudy.release.release import load
-from understudy.runs.folder import RunFolder
 
 STAMP = "not private: do not publish"
 DEFAULT_METRICS = ("fid", "is", "cnn")
-_MOST_SAMPLES = 60_000
 
 Pair = tuple[Images, Labels]
 
@@ -58,6 +50,11 @@ class EvaluationConfig:
     crew: Crew = field(default_factory=Crew)  # who trains the downstream classifiers
     listener: Callable[[str, int, int], None] | None = None  # hears of other work: what, how many of how many are done
 
+    def heard_by(self, listeners: Listeners) -> EvaluationConfig:
+        """The same with other listeners."""
+        crew = replace(self.crew, listener=listeners.classifiers)
+        return replace(self, crew=crew, listener=listeners.counts)
+
     @property
     def cnn(self) -> CnnConfig:
         """The downstream CNN."""
@@ -68,16 +65,6 @@ class EvaluationConfig:
     def scorer(self) -> CnnConfig:
         """The classifier behind the Inception score and ``fid[lenet]``."""
         return scorer_config(self.device, self.seed, self.fast)
-
-
-@dataclass(frozen=True)
-class SampleOptions:
-    """What is drawn from a release to be scored, with what it is compared, and who hears of the work."""
-
-    samples: int | None = None  # None: as many as the declared records
-    temperature: float = 1.0
-    test_data: str | None = None  # held-out real data; None: the test part of the training data
-    scoring: Callable[[], AbstractContextManager[Listeners | None]] = nullcontext
 
 
 @dataclass(frozen=True)
@@ -136,50 +123,6 @@ def evaluate(
     figures = tuple({**found[name], "stamp": stamp} for name in order)
     device = describe_device(choose_device(config.device))
     return Evaluation(figures, len(images), device, config.real_data_private, _left_out(figures, config))
-
-
-def evaluate_release(
-    folder: Path | str,
-    source: DataOptions,
-    metrics: Sequence[str],
-    options: SampleOptions | None = None,
-    config: EvaluationConfig | None = None,
-) -> dict[str, Any]:
-    """The figures of a release; at temperature 1 kept as ``evaluation.json`` where the folder is that of a run.
-
-    Privacy: reads real data without noise; the figures carry the stamp ``not private: do not publish``.
-    """
-    options, config, run = options or SampleOptions(), config or EvaluationConfig(), RunFolder(Path(folder))
-    expand_metrics(metrics)  # a misspelt name is refused before anything is read
-    if options.samples is not None and options.samples < 1:
-        raise InputError(f"samples: {options.samples} images were asked for; pass 1 or more")
-    release = load(run.path)
-    if not release.domain.labelled:
-        raise InputError(
-            f"labels: the release in {folder} has none, but an evaluation needs them; name its images with `annotate`"
-        )
-    held_out, split = source.held_out(options.test_data)
-    train = source.completed_from(release.domain).load("train")
-    test = held_out.completed_from(release.domain).load(split)
-    count = options.samples or min(_MOST_SAMPLES, release.domain.nominal_records)
-    images, labels = release.sample(count, temperature=options.temperature)
-    planes = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
-    with options.scoring() as listeners:
-        heard = listeners or Listeners(config.crew.listener, config.listener)
-        crew = replace(config.crew, listener=heard.classifiers)
-        config = replace(config, classes=release.domain.classes, crew=crew, listener=heard.counts)
-        result = evaluate(planes, labels, _pair(train), _pair(test), metrics, config).as_dict()
-    if options.temperature != 1:
-        result["temperature"] = options.temperature
-    elif run.begun:
-        write_text(run.evaluation, json.dumps(result, indent=2) + "\n")
-    return result
-
-
-def _pair(data: ImageDataset) -> Pair:
-    if data.labels is None:
-        raise InputError(f"labels: {data.name} has none, but an evaluation needs them; pass labelled real data")
-    return data.images, data.labels
 
 
 def expand_metrics(metrics: Sequence[str]) -> tuple[str, ...]:

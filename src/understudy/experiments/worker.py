@@ -34,22 +34,22 @@ class Turn(NamedTuple):
 
 def bring_to_end(task: Task, audience: Audience) -> None:
     """Start or continue the run of a point, then evaluate it; what is done already is left as it is."""
-    from understudy.api import TrainOptions, continue_run, start_run
-    from understudy.evaluate import evaluation
+    from understudy import api
+    from understudy.evaluate.evaluation import EvaluationConfig
     from understudy.evaluate.private_cache import default_folder
 
     entrant, options = task.entrant, task.options
     if not task.run.released and task.run.begun:
         asked = {"method": entrant.method, "epsilon": options.epsilon, "delta": options.delta}
-        continue_run(task.folder, options.source, asked, TrainOptions(moved=options.moved), audience.watch)
+        api.continue_run(task.folder, options.source, asked, api.TrainOptions(moved=options.moved), audience.watch)
     elif not task.run.released:
-        training = TrainOptions(entrant.config, preset=entrant.preset, command=options.command)
+        training = api.TrainOptions(entrant.config, preset=entrant.preset, command=options.command)
         budget = stated_budget(options.epsilon, options.delta)
-        start_run(entrant.method, options.source, budget, task.folder, training, audience.watch)
-    drawn = evaluation.SampleOptions(options.samples, test_data=options.test_data, scoring=audience.scoring)
-    config = evaluation.EvaluationConfig(device=task.device, fast=options.fast, cache=default_folder())
+        api.start_run(entrant.method, options.source, budget, task.folder, training, audience.watch)
+    drawn = api.EvaluateOptions(options.samples, test_data=options.test_data, scoring=audience.scoring)
+    config = EvaluationConfig(device=task.device, fast=options.fast, cache=default_folder())
     try:
-        evaluation.evaluate_release(task.folder, options.source, options.metrics, drawn, config)
+        api.evaluate_release(task.folder, options.source, options.metrics, drawn, config)
     except InputError as error:  # the data were checked before: it is what this generator draws that cannot be scored
         raise CheckError(str(error)) from None
 
