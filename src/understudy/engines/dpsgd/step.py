@@ -1,7 +1,7 @@
 """One private step of DP-SGD: Poisson-sampled units, their gradients clipped one by one and summed, noise once, Adam.
 
-The update is ``(sum of clipped gradients + Normal(0, (C * noise_multiplier)^2)) / divisor``. The sum is one CUDA graph
-on a graphics card and the same code, run eagerly, on a processor.
+The update is ``(sum of clipped gradients + Normal(0, (C * noise_multiplier)^2)) / divisor``. With companions the
+sum is one CUDA graph on a graphics card; else, and on a processor, the same code is run eagerly.
 
 Who takes steps says what a network is shown of an example and what its loss is (``Objective``), and may send public
 examples along with every batch (``Companions``), as the generated images that a discriminator sees.
@@ -191,7 +191,7 @@ class PrivateStep:
             self._draw_ahead()
         self._total.zero_()
         indices_private, size_private, drawn = self._waiting.pop()
-        if self._device.type != "cuda":
+        if self._device.type != "cuda" or self._companions is None:  # graphs were measured with companions only
             self._add(indices_private[:size_private], drawn)
             return
         if self._captured is None:
