@@ -26,6 +26,7 @@ from understudy.privacy.plan import RECORDS_ONLY
 from understudy.release.checks import uncharged
 from understudy.release.release import NOT_COVERED, Release, load
 from understudy.release.verify import verify
+from understudy.runs.copies import MOVED
 
 from ..helpers.cases import CLASSES, RECORDS
 from ..helpers.data import tiny_data
@@ -274,3 +275,15 @@ def test_no_release_without_labels_changes_its_config(tmp_path: Path):
     assert "base" not in json.loads((folder / "config.json").read_text())["generator"]
     assert replace(load(folder)).save(tmp_path / "again")
     assert RECORDS > 8
+
+
+def test_a_copy_of_an_annotation_is_refused_like_that_of_any_run(tmp_path: Path):
+    with pytest.raises(InterruptedRun):
+        run(tmp_path / "run", stop_requested=lambda: True)
+    copy = shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    with pytest.raises(InputError, match=r"is a copy, or was restored, .* say so with --moved"):
+        resume_annotation(tiny_data(), copy)
+    release = resume_annotation(tiny_data(), copy, TrainOptions(moved=True))
+    assert MOVED in release.certificate.remarks
+    with pytest.raises(InputError, match="another copy of the run was continued"):
+        resume_annotation(tiny_data(), tmp_path / "run")
