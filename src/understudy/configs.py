@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from understudy.errors import InputError
 
 SMALL_IMAGE = 16 * 16  # pixels; up to here smaller networks and fewer steps are decided
 Count = Annotated[int, Field(ge=1)]
@@ -14,6 +16,7 @@ NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]  # 0: none
 Fraction = Annotated[float, Field(gt=0, lt=1)]  # some, but not all
 Precision = Literal["fp32", "tf32", "bf16"]
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Strict(BaseModel):
@@ -24,6 +27,16 @@ class Strict(BaseModel):
 
 class Config(Strict):
     """What a user sets."""
+
+
+def validated(kind: type[Model], raw: object, what: str, way_out: str) -> Model:
+    """Plain data as a model; the first mistake is one sentence."""
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "value"
+        raise InputError(f"{what}: {where}: {first['msg']}; {way_out}") from None
 
 
 class PrivacyConfig(Config):

@@ -12,9 +12,9 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from understudy.configs import Count, Positive
+from understudy.configs import Count, Positive, validated
 from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig
 from understudy.errors import InputError
@@ -110,13 +110,7 @@ class Contract(BaseModel):
 
 def read_contract(path: Path) -> Contract:
     """A contract from its file."""
-    raw = read_json(path, "contract")
-    try:
-        return Contract.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "value"
-        raise InputError(f"contract: {path}: {where}: {first['msg']}; ask the operator for the contract") from None
+    return validated(Contract, read_json(path, "contract"), f"contract: {path}", "ask the operator for the contract")
 
 
 class FederatedMethod(Method):

@@ -8,8 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from understudy.configs import validated
 from understudy.data.catalog import is_known
 from understudy.data.dataset import ImageDataset, no_records
 from understudy.data.domain import SourceOptions
@@ -52,12 +53,8 @@ def write_terms(folder: Path, terms: ClientTerms) -> None:
 
 def read_terms(folder: Path) -> ClientTerms:
     """The client's own terms."""
-    try:
-        return ClientTerms.model_validate(read_json(folder / TERMS, "client"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "value"
-        raise InputError(f"client: {folder / TERMS}: {where}: {first['msg']}; write it anew with init") from None
+    path = folder / TERMS
+    return validated(ClientTerms, read_json(path, "client"), f"client: {path}", "write it anew with init")
 
 
 def lasting_source(data: str) -> str:

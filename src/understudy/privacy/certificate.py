@@ -8,9 +8,9 @@ from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from understudy.configs import Count, Fraction, NonNegative, Share, Strict
+from understudy.configs import Count, Fraction, NonNegative, Share, Strict, validated
 from understudy.errors import InputError
 from understudy.files import read_json
 from understudy.privacy.audits import AuditRecord
@@ -133,12 +133,7 @@ def read_certificate(path: Path) -> Certificate:
 
 def parse_certificate(raw: object) -> Certificate:
     """A certificate from decoded JSON."""
-    try:
-        return Certificate.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "value"
-        raise InputError(f"certificate: {where}: {first['msg']}; the certificate is not valid (schema 1)") from None
+    return validated(Certificate, raw, "certificate", "the certificate is not valid (schema 1)")
 
 
 def round_up(value: float, digits: int = 4) -> str:

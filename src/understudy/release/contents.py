@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from understudy.configs import validated
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.files import read_object
@@ -52,12 +53,7 @@ class ReleaseConfig(BaseModel):
 
 def make_config(**values: Any) -> ReleaseConfig:
     """A validated config; the first mistake is one sentence."""
-    try:
-        return ReleaseConfig.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "value"
-        raise InputError(f"config: {where}: {first['msg']}; this is not the config of a release (schema 1)") from None
+    return validated(ReleaseConfig, values, "config", "this is not the config of a release (schema 1)")
 
 
 def read_config(path: Path) -> ReleaseConfig:

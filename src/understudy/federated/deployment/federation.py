@@ -18,6 +18,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from understudy.configs import validated
 from understudy.data.dataset import ImageDataset, no_records
 from understudy.data.domain import Domain
 from understudy.errors import BudgetError, InputError
@@ -170,12 +171,8 @@ def promises(federation: FederationConfig) -> list[Guarantee]:
 
 def read_federation(server: Path) -> FederationConfig:
     """What a server's folder says of its federation."""
-    try:
-        return FederationConfig.model_validate(read_json(server / SETTINGS, "federation"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "value"
-        raise InputError(f"federation: {server / SETTINGS}: {where}: {first['msg']}; write it with init") from None
+    path = server / SETTINGS
+    return validated(FederationConfig, read_json(path, "federation"), f"federation: {path}", "write it with init")
 
 
 def server_folder(folder: Path) -> Path:
