@@ -87,6 +87,14 @@ def test_a_sweep_is_a_curve_and_says_nothing_unless_somebody_listens(
     assert "ward-7" not in curve.command
 
 
+@pytest.mark.parametrize("entrants", [[], [MERF, MERF]])
+def test_a_comparison_needs_methods_each_of_them_once(
+    options: ExperimentOptions, tmp_path: Path, entrants: list[Entrant]
+):
+    with pytest.raises(InputError, match="name each method once"):
+        compare(entrants, tmp_path / "all", options)
+
+
 def test_a_folder_of_another_run_is_no_point_of_a_sweep(options: ExperimentOptions, tmp_path: Path):
     (tmp_path / "sweep" / "points" / "method.steps=2").mkdir(parents=True)
     with pytest.raises(InputError, match="is not of this sweep"):

@@ -68,6 +68,8 @@ def compare(
     first private read. Runs on the same data add up; what they spend together is stated.
     """
     folder = Path(out)
+    if not entrants or len({each.method for each in entrants}) < len(entrants):
+        raise InputError(f"compare: {[each.method for each in entrants]}; name each method once, and at least one")
     experiment = _Methods(folder, method_tasks(folder, entrants, options), options)
     found = experiment.run(folder / RUNS, work or WorkOptions())
     assert isinstance(found, Comparison)
