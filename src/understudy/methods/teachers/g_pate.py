@@ -15,7 +15,7 @@ sqrt(2d)) are two Gaussian events for each image, without sampling. Both are cha
 noisy histograms of coordinates that fail are made and thrown away. Data-independent.
 
 The smaller figure that papers on PATE report where teachers agree is kept in the private folder of the run
-(``privacy.vote_agreement``): it depends on the votes, so it is no guarantee, and no certificate holds it.
+(``privacy/claims/votes.py``): it depends on the votes, so it is no guarantee, and no certificate holds it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class GPate(TeacherMethod):
     summary: ClassVar[str] = "teachers on disjoint shards vote on bins of projected gradients; confident votes count"
     paper: ClassVar[str] = "Long, Wang, Yang, Kailkhura, Zhang, Gunter, Li: G-PATE (NeurIPS 2021)"
     config_type: ClassVar[type[MethodConfig]] = GPateConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = shared_presets(_PUBLISHED, 32_000)
+    presets: ClassVar = shared_presets(_PUBLISHED, 32_000)
 
     def vote_events(self, config: TeacherConfig, noise_multiplier: float) -> tuple[Event, ...]:
         """An answer and a check for each query."""
