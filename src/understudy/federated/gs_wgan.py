@@ -20,10 +20,9 @@ clients are reached by messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from understudy.configs import MethodConfig
 from understudy.data.domain import Domain
@@ -95,9 +94,7 @@ class GsWganFederated(FederatedMethod):
     paper: ClassVar[str] = "Chen, Orekondy, Fritz: GS-WGAN (NeurIPS 2020), Algorithm 2"
     config_type: ClassVar[type[MethodConfig]] = FederatedConfig
     not_covered: ClassVar[tuple[str, ...]] = _NOT_COVERED
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
-        {"random-start": _RANDOM_START, "published": _PUBLISHED, "gpu": _GPU}
-    )
+    presets: ClassVar = {"random-start": _RANDOM_START, "published": _PUBLISHED, "gpu": _GPU}
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """Answers routed over all enrolled clients, with the least noise that the public budget allows."""

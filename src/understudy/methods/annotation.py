@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from understudy.configs import Config, Count, MethodConfig, PrivacyConfig
+from understudy.configs import Config, Count, MethodConfig
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.errors import BudgetError, InputError
-from understudy.methods.base import Method, finish_plan
+from understudy.methods.base import Method, SampledPrivacy, finish_plan
 from understudy.methods.config import build_config
 from understudy.methods.registry import ANNOTATED, get_method, method_names
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import Certificate
 from understudy.privacy.claims import statements
-from understudy.privacy.events import Event, PoissonSampling
+from understudy.privacy.events import Event
 from understudy.privacy.plan import RECORDS_ONLY, Costs, Plan
 from understudy.runs.loop import Resumable
 from understudy.runs.run import Run
@@ -40,11 +40,9 @@ PURPOSE = "the annotator's gradients"
 _COUNTED = 10_000  # images drawn for the law of labels
 
 
-class AnnotatorPrivacy(PrivacyConfig):
+class AnnotatorPrivacy(SampledPrivacy):
     """What changes epsilon; ``noise_multiplier`` is calibrated to what the generator leaves of the budget."""
 
-    batch: Count | None = None  # expected records a step; decided by the declared number of records
-    steps: Count | None = None
     clip: Annotated[float, Field(gt=0)] = 1.0
 
 
@@ -100,7 +98,7 @@ class Annotation(Method):
         decided = _decided(config, domain)
 
         def events(noise_multiplier: float) -> tuple[Event, ...]:
-            return (*before, annotator_event(decided, domain, noise_multiplier))
+            return (*before, decided.privacy.event(domain, noise_multiplier, PURPOSE))
 
         plan = finish_plan(self, decided, domain, budget, events, _costs(decided, domain))
         if plan.epsilon > budget.epsilon:
@@ -204,17 +202,6 @@ def check_base(base: Base, domain: Domain) -> None:
         raise InputError("annotate: the generator's delta pays for more than its events; such a claim is not composed")
 
 
-def annotator_event(config: AnnotatorConfig, domain: Domain, noise_multiplier: float) -> Event:
-    """All steps of the annotator, as they are accounted."""
-    return Event(
-        noise_multiplier=noise_multiplier,
-        sensitivity="C",
-        sampling=PoissonSampling(rate=sampling_rate(config.privacy.batch or 1, domain.nominal_records)),
-        count=config.privacy.steps or 1,
-        purpose=PURPOSE,
-    )
-
-
 def planned_events(config: Mapping[str, Any], domain: Domain, budget: Budget) -> list[Event]:
     """The events that the config of an annotated release plans: the generator's and the annotator's.
 
@@ -229,7 +216,7 @@ def planned_events(config: Mapping[str, Any], domain: Domain, budget: Budget) ->
     if not method.private:
         raise InputError(f"config: the generator was made by {made.method!r}, which is not private")
     plan = method.plan(build_config(method.config_type, made.config), made.domain, budget)
-    return [annotator_event(annotator, domain, annotator.privacy.noise_multiplier), *plan.events]
+    return [annotator.privacy.event(domain, annotator.privacy.noise_multiplier, PURPOSE), *plan.events]
 
 
 def generator_domain(config: Mapping[str, Any]) -> Domain:

@@ -8,21 +8,40 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from understudy.configs import MethodConfig
+from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig
 from understudy.data.domain import Domain
+from understudy.data.sampling import sampling_rate
 from understudy.errors import InputError
 from understudy.methods.config import build_config, overlay
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget, NoBudget
 from understudy.privacy.certificate import Guarantee
 from understudy.privacy.claims.statements import DataDependentClaim
-from understudy.privacy.events import Event
+from understudy.privacy.events import Event, PoissonSampling, Sensitivity
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
     from understudy.models.generator import Generator
     from understudy.runs.folder import RunFolder
     from understudy.runs.run import Run
+
+
+class SampledPrivacy(PrivacyConfig):
+    """What changes epsilon of steps on Poisson batches; ``None`` is decided from the declared domain."""
+
+    batch: Count | None = None  # B: expected records a step
+    steps: Count | None = None  # T
+    clip: Positive = 1.0  # C
+
+    def event(self, domain: Domain, noise_multiplier: float, purpose: str, sensitivity: Sensitivity = "C") -> Event:
+        """All steps, as they are accounted: the rate is that of the declared number of records."""
+        return Event(
+            noise_multiplier=noise_multiplier,
+            sensitivity=sensitivity,
+            sampling=PoissonSampling(rate=sampling_rate(self.batch or 1, domain.nominal_records)),
+            count=self.steps or 1,
+            purpose=purpose,
+        )
 
 
 class Method(ABC):

@@ -14,6 +14,8 @@ from understudy.configs import Count, Natural, Strict
 
 CLASS_MEANS = "class-wise mean embedding"  # the purpose of the event that also tells noisy class sizes
 
+Sensitivity = Literal["C", "2C", "sqrt(2)C"]
+
 
 class NoSampling(Strict):
     """Every unit takes part."""
@@ -65,7 +67,7 @@ class Event(Strict):
 
     mechanism: Literal["gaussian"] = "gaussian"
     noise_multiplier: Annotated[float, Field(gt=0)]
-    sensitivity: Literal["C", "2C", "sqrt(2)C"] | None = None
+    sensitivity: Sensitivity | None = None
     unit: Literal["record", "client"] = "record"
     sampling: Sampling = NoSampling()
     count: Count

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from understudy.configs import Config, Count, MethodConfig, Natural, NonNegative, Positive, PrivacyConfig, Share
+from understudy.configs import Config, Count, MethodConfig, Natural, NonNegative, Positive, Share
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.embedding.config import EmbeddingConfig, with_embedding
 from understudy.methods.adversarial.schedule import ScheduleConfig, StepSchedule
-from understudy.methods.base import Method, finish_plan
+from understudy.methods.base import Method, SampledPrivacy, finish_plan
 from understudy.methods.config import overlay
 from understudy.privacy.budget import Budget
-from understudy.privacy.events import Event, PoissonSampling
+from understudy.privacy.events import Event
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
@@ -45,12 +45,9 @@ Adversary = Literal["logistic", "wasserstein"]  # the loss: of a discriminator's
 _PURPOSE = "discriminator steps"
 
 
-class DpGanPrivacy(PrivacyConfig):
+class DpGanPrivacy(SampledPrivacy):
     """What changes epsilon; ``None`` is decided from the declared domain."""
 
-    batch: Count | None = None  # B
-    steps: Count | None = None  # T
-    clip: Positive = 1.0  # C
     embedding_share: Share | None = None
     embedding_noise_multiplier: Positive | None = None  # decided by the share
 
@@ -139,7 +136,7 @@ class DpGan(Method):
         config, embedding = with_embedding(decided(config, domain), domain, budget)
 
         def events(multiplier: float) -> tuple[Event, ...]:
-            return (_step_event(config, domain, multiplier), *embedding)
+            return (config.privacy.event(domain, multiplier, _PURPOSE), *embedding)
 
         return finish_plan(self, config, domain, budget, events, costs(config, domain))
 
@@ -257,16 +254,6 @@ def step_schedule(settings: DpGanMethodConfig) -> StepSchedule:
     """The schedule that the settings name."""
     fixed = settings.discriminator_steps
     return StepSchedule.fixed(fixed) if isinstance(fixed, int) else StepSchedule(settings.schedule)
-
-
-def _step_event(config: DpGanConfig, domain: Domain, noise_multiplier: float) -> Event:
-    return Event(
-        noise_multiplier=noise_multiplier,
-        sensitivity="C",
-        sampling=PoissonSampling(rate=sampling_rate(_batch(config), domain.nominal_records)),
-        count=config.privacy.steps or 1,
-        purpose=_PURPOSE,
-    )
 
 
 def _batch(config: DpGanConfig) -> int:

@@ -24,10 +24,8 @@ work on the same subsets and costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from understudy.configs import Config, Count, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
@@ -114,9 +112,7 @@ class GsWgan(Method):
     summary: ClassVar[str] = "critics on disjoint subsets; the generator hears their clipped, noised gradients"
     paper: ClassVar[str] = "Chen, Orekondy, Fritz: GS-WGAN (NeurIPS 2020)"
     config_type: ClassVar[type[MethodConfig]] = GsWganConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
-        {"random-start": _RANDOM_START, "published": _PUBLISHED, "gpu": _GPU}
-    )
+    presets: ClassVar = {"random-start": _RANDOM_START, "published": _PUBLISHED, "gpu": _GPU}
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """Routed answers (paper mode: answers to revealed draws), with the least noise that the budget allows."""

@@ -14,9 +14,7 @@ and splits its budget; class sizes are part of the same release.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
@@ -73,7 +71,7 @@ class DpHp(Method):
     summary: ClassVar[str] = "one noisy release of Hermite features; a generator is fitted to it. Seconds to minutes"
     paper: ClassVar[str] = "Vinaroz et al.: Hermite Polynomial Features for Private Data Generation (ICML 2022)"
     config_type: ClassVar[type[MethodConfig]] = DpHpConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"gpu": _GPU, "sum-kernel": _SUM_KERNEL})
+    presets: ClassVar = {"gpu": _GPU, "sum-kernel": _SUM_KERNEL}
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """One execution of an unsampled Gaussian, with the least noise that the budget allows."""

@@ -16,19 +16,17 @@ them. Encoder and embedding stay in the private folder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from understudy.configs import Config, Count, Fraction, MethodConfig, Positive, PrivacyConfig, Share
+from understudy.configs import Config, Count, Fraction, MethodConfig, Positive, Share
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.embedding.config import embedding_events
-from understudy.methods.base import Method, finish_plan
+from understudy.methods.base import Method, SampledPrivacy, finish_plan
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
-from understudy.privacy.events import Event, PoissonSampling
+from understudy.privacy.events import Event
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
@@ -65,11 +63,9 @@ _PURPOSE = "auto-encoder steps"
 _REPORTS = 100
 
 
-class DpMerfAePrivacy(PrivacyConfig):
-    """What changes epsilon. ``noise_multiplier`` is that of the auto-encoder; ``None`` is decided from the domain."""
+class DpMerfAePrivacy(SampledPrivacy):
+    """What changes epsilon. Batch, steps, clip and ``noise_multiplier`` are those of the auto-encoder."""
 
-    batch: Count | None = None  # expected records in a step of the auto-encoder
-    steps: Count | None = None  # of the auto-encoder
     clip: Positive = 0.1
     embedding_share: Fraction = 0.4  # of epsilon; the auto-encoder gets the rest
     embedding_noise_multiplier: Positive | None = None  # decided by the share
@@ -105,7 +101,7 @@ class DpMerfAe(Method):
     summary: ClassVar[str] = "an auto-encoder by DP-SGD, then one noisy release of the mean embedding of its codes"
     paper: ClassVar[str] = "Harder, Adamczewski, Park: DP-MERF (arXiv 2020), with auto-encoder"
     config_type: ClassVar[type[MethodConfig]] = DpMerfAeConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"paper": _PAPER, "gpu": _GPU})
+    presets: ClassVar = {"paper": _PAPER, "gpu": _GPU}
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """T Poisson-sampled Gaussians and one unsampled one; the auto-encoder gets what the embedding leaves."""
@@ -117,7 +113,7 @@ class DpMerfAe(Method):
         config = config.model_copy(update={"privacy": privacy.model_copy(update=noise)})
 
         def events(multiplier: float) -> tuple[Event, ...]:
-            return (_step_event(config, domain, multiplier), *embedding)
+            return (config.privacy.event(domain, multiplier, _PURPOSE), *embedding)
 
         plan = finish_plan(self, config, domain, budget, events, _costs(config, domain))
         return replace(plan, remarks=(_split(plan.events, budget),))
@@ -191,16 +187,6 @@ def _generator(run: Run) -> DecoderGenerator:
     generator = DecoderGenerator(network).to(run.device)
     generator.decoder.requires_grad_(False)
     return generator
-
-
-def _step_event(config: DpMerfAeConfig, domain: Domain, noise_multiplier: float) -> Event:
-    return Event(
-        noise_multiplier=noise_multiplier,
-        sensitivity="C",
-        sampling=PoissonSampling(rate=sampling_rate(config.privacy.batch or 1, domain.nominal_records)),
-        count=config.privacy.steps or 1,
-        purpose=_PURPOSE,
-    )
 
 
 def autoencoder_steps(run: Run, network: Autoencoder, config: DpMerfAeConfig) -> PrivateStep:

@@ -76,7 +76,7 @@ class DataLens(TeacherMethod):
     summary: ClassVar[str] = "teachers on disjoint shards vote with the signs of their largest gradient entries"
     paper: ClassVar[str] = "Wang, Wu, Long, Rimanic, Zhang, Li: DataLens (CCS 2021)"
     config_type: ClassVar[type[MethodConfig]] = DataLensConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = shared_presets(_PUBLISHED, 32_000)
+    presets: ClassVar = shared_presets(_PUBLISHED, 32_000)
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """As for all methods with teachers, with the number of entries decided from the image size."""

@@ -98,7 +98,7 @@ class PateGan(TeacherMethod):
     config_type: ClassVar[type[MethodConfig]] = PateGanConfig
     asks_for: ClassVar[Literal["slopes", "scores"]] = "scores"
     queries_per_teacher: ClassVar[int] = 100
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = shared_presets(_PUBLISHED, 100_000)
+    presets: ClassVar = shared_presets(_PUBLISHED, 100_000)
 
     def vote_events(self, config: TeacherConfig, noise_multiplier: float) -> tuple[Event, ...]:
         """One Gaussian for each query."""

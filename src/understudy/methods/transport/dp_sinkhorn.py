@@ -26,20 +26,18 @@ What differs from the paper:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from understudy.configs import Config, Count, MethodConfig, Positive, PrivacyConfig, Share
+from understudy.configs import Config, Count, MethodConfig, Positive, Share
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.config import LearnerConfig
 from understudy.engines.embedding.config import EmbeddingConfig, with_embedding
-from understudy.methods.base import Method, finish_plan
+from understudy.methods.base import Method, SampledPrivacy, finish_plan
 from understudy.privacy.budget import Budget
-from understudy.privacy.events import Event, PoissonSampling
+from understudy.privacy.events import Event
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
@@ -70,11 +68,9 @@ _RESERVATIONS = 200  # the ledger is written about so often in a run
 _ADVICE = "raise method.transport.regularisation or take larger batches (privacy.batch)"
 
 
-class DpSinkhornPrivacy(PrivacyConfig):
+class DpSinkhornPrivacy(SampledPrivacy):
     """What changes epsilon; ``None`` is decided from the declared domain."""
 
-    batch: Count | None = None  # B
-    steps: Count | None = None  # T
     clip: AboveRounding = 1.0  # C
     embedding_share: Share = 0.5
     embedding_noise_multiplier: Positive | None = None  # decided by the share
@@ -116,9 +112,7 @@ class DpSinkhorn(Method):
     summary: ClassVar[str] = "no discriminator: the generator hears the clipped, noised gradient of a transport cost"
     paper: ClassVar[str] = "Cao, Bie, Vahdat, Fidler, Kreis: Don't Generate Me (NeurIPS 2021)"
     config_type: ClassVar[type[MethodConfig]] = DpSinkhornConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
-        {"random-start": _RANDOM_START, "joint": _JOINT, "gpu": _GPU}
-    )
+    presets: ClassVar = {"random-start": _RANDOM_START, "joint": _JOINT, "gpu": _GPU}
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """T Poisson-sampled Gaussians of sensitivity 2C, with the least noise that the budget allows."""
@@ -126,7 +120,7 @@ class DpSinkhorn(Method):
         config, embedding = with_embedding(_decided(config, domain), domain, budget)
 
         def events(multiplier: float) -> tuple[Event, ...]:
-            return (_step_event(config, domain, multiplier), *embedding)
+            return (config.privacy.event(domain, multiplier, _PURPOSE, "2C"), *embedding)
 
         return finish_plan(self, config, domain, budget, events, _costs(config, domain))
 
@@ -171,16 +165,6 @@ def _report(run: Run, step: int, learner: SlopeLearner, blocks_private: Tensor) 
     norms = blocks_private.norm(dim=1)
     clipped = float((norms > run.plan.config_as(DpSinkhornConfig).privacy.clip).float().mean())
     run.diagnose(step, gradient_norm_before=float(norms.mean()), clipped=clipped)
-
-
-def _step_event(config: DpSinkhornConfig, domain: Domain, noise_multiplier: float) -> Event:
-    return Event(
-        noise_multiplier=noise_multiplier,
-        sensitivity="2C",
-        sampling=PoissonSampling(rate=sampling_rate(config.privacy.batch or 1, domain.nominal_records)),
-        count=config.privacy.steps or 1,
-        purpose=_PURPOSE,
-    )
 
 
 def _decided(config: DpSinkhornConfig, domain: Domain) -> DpSinkhornConfig:
