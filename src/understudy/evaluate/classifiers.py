@@ -5,7 +5,7 @@ linear discriminant analysis come out 3 to 7 points above. The settings here com
 trained on the real 60,000 images (``benchmarks/classifiers.py``). They were chosen on public data, once, and are the
 same for every data set. Pixels are scaled to 0..1 by their fixed range.
 
-To add one: write a function that builds it and add a row to :data:`CLASSIFIERS`. Anything with ``fit(images, labels)``
+To add one: add a row to :data:`CLASSIFIERS`. Anything with ``fit(images, labels)``
 and ``predict(images)`` on byte images will do; :class:`FlatClassifier` makes one of a scikit-learn estimator. Libraries
 are imported where they are used: a process that trains one classifier loads no other's library.
 """
@@ -157,104 +157,53 @@ def _flat(images: Images) -> NDArray[np.float32]:
     return images.reshape(len(images), -1).astype(np.float32) / np.float32(255)
 
 
-def _mlp(setup: ClassifierSetup) -> Classifier:
-    from sklearn.neural_network import MLPClassifier
+def _estimator(
+    place: str, words: str, cost: int, *, seeded: bool = True, threaded: bool = False, **settings: Any
+) -> ClassifierEntry:
+    """The row of an estimator with ``fit`` and ``predict``: where it lives, and its settings in words and as passed."""
 
-    estimator = MLPClassifier((100,), activation="relu", max_iter=30, random_state=setup.seed)
-    return FlatClassifier(estimator, "scikit-learn, one hidden layer of 100, ReLU, Adam, at most 30 epochs")
+    def build(setup: ClassifierSetup) -> Classifier:
+        library, _, name = place.rpartition(".")
+        check_installed(library)
+        own = {**({"random_state": setup.seed} if seeded else {}), **({"n_jobs": setup.threads} if threaded else {})}
+        return FlatClassifier(getattr(importlib.import_module(library), name)(**settings, **own), words)
 
-
-def _adaboost(setup: ClassifierSetup) -> Classifier:
-    from sklearn.ensemble import AdaBoostClassifier
-
-    estimator = AdaBoostClassifier(n_estimators=150, random_state=setup.seed)
-    return FlatClassifier(estimator, "scikit-learn, 150 stumps (SAMME)")
-
-
-def _bagging(setup: ClassifierSetup) -> Classifier:
-    from sklearn.ensemble import BaggingClassifier
-
-    estimator = BaggingClassifier(n_estimators=20, max_samples=0.1, random_state=setup.seed)
-    return FlatClassifier(estimator, "scikit-learn, 20 trees, each on a tenth of the images")
+    return ClassifierEntry(build, cost)
 
 
-def _bernoulli_nb(setup: ClassifierSetup) -> Classifier:
-    from sklearn.naive_bayes import BernoulliNB
-
-    return FlatClassifier(BernoulliNB(binarize=0.5), "scikit-learn, pixels split at one half")
-
-
-def _decision_tree(setup: ClassifierSetup) -> Classifier:
-    from sklearn.tree import DecisionTreeClassifier
-
-    return FlatClassifier(DecisionTreeClassifier(random_state=setup.seed), "scikit-learn defaults")
-
-
-def _gaussian_nb(setup: ClassifierSetup) -> Classifier:
-    from sklearn.naive_bayes import GaussianNB
-
-    return FlatClassifier(GaussianNB(), "scikit-learn defaults")
-
-
-def _gradient_boosting(setup: ClassifierSetup) -> Classifier:
-    from sklearn.ensemble import GradientBoostingClassifier
-
-    estimator = GradientBoostingClassifier(n_estimators=50, subsample=0.1, random_state=setup.seed)
-    words = "scikit-learn, 50 rounds of trees of depth 3, each on a tenth of the images"
-    return FlatClassifier(estimator, words)
-
-
-def _lda(setup: ClassifierSetup) -> Classifier:
-    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-
-    estimator = LinearDiscriminantAnalysis(solver="eigen", shrinkage=0.5)
-    return FlatClassifier(estimator, "scikit-learn, eigenvalue solver, shrinkage one half")
-
-
-def _linear_svc(setup: ClassifierSetup) -> Classifier:
-    from sklearn.svm import LinearSVC
-
-    estimator = LinearSVC(dual=False, tol=1e-2, random_state=setup.seed)
-    return FlatClassifier(estimator, "scikit-learn, squared hinge loss in the primal, tolerance 0.01")
-
-
-def _logistic_regression(setup: ClassifierSetup) -> Classifier:
-    from sklearn.linear_model import LogisticRegression
-
-    estimator = LogisticRegression(max_iter=100, random_state=setup.seed)
-    return FlatClassifier(estimator, "scikit-learn defaults, at most 100 iterations")
-
-
-def _random_forest(setup: ClassifierSetup) -> Classifier:
-    from sklearn.ensemble import RandomForestClassifier
-
-    estimator = RandomForestClassifier(n_jobs=setup.threads, random_state=setup.seed)
-    return FlatClassifier(estimator, "scikit-learn defaults (100 trees)")
-
-
-def _xgboost(setup: ClassifierSetup) -> Classifier:
-    check_installed("xgboost")
-    from xgboost import XGBClassifier
-
-    shape = {"n_estimators": 50, "max_depth": 3, "learning_rate": 0.1, "colsample_bytree": 0.1}
-    estimator = XGBClassifier(**shape, n_jobs=setup.threads, random_state=setup.seed)
-    return FlatClassifier(estimator, "xgboost, 50 rounds of trees of depth 3 at rate 0.1, each on a tenth of pixels")
-
-
-CLASSIFIERS: Mapping[str, ClassifierEntry] = MappingProxyType(
-    {
-        "mlp": ClassifierEntry(_mlp, cost=15),
-        "cnn": ClassifierEntry(CnnClassifier, cost=1500),
-        "adaboost": ClassifierEntry(_adaboost, cost=170),
-        "bagging": ClassifierEntry(_bagging, cost=18),
-        "bernoulli_nb": ClassifierEntry(_bernoulli_nb, cost=3),
-        "decision_tree": ClassifierEntry(_decision_tree, cost=17),
-        "gaussian_nb": ClassifierEntry(_gaussian_nb, cost=2),
-        "gradient_boosting": ClassifierEntry(_gradient_boosting, cost=140),
-        "lda": ClassifierEntry(_lda, cost=5),
-        "linear_svc": ClassifierEntry(_linear_svc, cost=20),
-        "logistic_regression": ClassifierEntry(_logistic_regression, cost=10),
-        "random_forest": ClassifierEntry(_random_forest, cost=36),
-        "xgboost": ClassifierEntry(_xgboost, cost=100),
-    }
-)
+# fmt: off
+CLASSIFIERS: Mapping[str, ClassifierEntry] = MappingProxyType({
+    "mlp": _estimator(
+        "sklearn.neural_network.MLPClassifier",
+        "scikit-learn, one hidden layer of 100, ReLU, Adam, at most 30 epochs", 15,
+        hidden_layer_sizes=(100,), activation="relu", max_iter=30),
+    "cnn": ClassifierEntry(CnnClassifier, cost=1500),
+    "adaboost": _estimator(
+        "sklearn.ensemble.AdaBoostClassifier", "scikit-learn, 150 stumps (SAMME)", 170, n_estimators=150),
+    "bagging": _estimator(
+        "sklearn.ensemble.BaggingClassifier", "scikit-learn, 20 trees, each on a tenth of the images", 18,
+        n_estimators=20, max_samples=0.1),
+    "bernoulli_nb": _estimator(
+        "sklearn.naive_bayes.BernoulliNB", "scikit-learn, pixels split at one half", 3, seeded=False, binarize=0.5),
+    "decision_tree": _estimator("sklearn.tree.DecisionTreeClassifier", "scikit-learn defaults", 17),
+    "gaussian_nb": _estimator("sklearn.naive_bayes.GaussianNB", "scikit-learn defaults", 2, seeded=False),
+    "gradient_boosting": _estimator(
+        "sklearn.ensemble.GradientBoostingClassifier",
+        "scikit-learn, 50 rounds of trees of depth 3, each on a tenth of the images", 140,
+        n_estimators=50, subsample=0.1),
+    "lda": _estimator(
+        "sklearn.discriminant_analysis.LinearDiscriminantAnalysis",
+        "scikit-learn, eigenvalue solver, shrinkage one half", 5, seeded=False, solver="eigen", shrinkage=0.5),
+    "linear_svc": _estimator(
+        "sklearn.svm.LinearSVC", "scikit-learn, squared hinge loss in the primal, tolerance 0.01", 20,
+        dual=False, tol=1e-2),
+    "logistic_regression": _estimator(
+        "sklearn.linear_model.LogisticRegression", "scikit-learn defaults, at most 100 iterations", 10, max_iter=100),
+    "random_forest": _estimator(
+        "sklearn.ensemble.RandomForestClassifier", "scikit-learn defaults (100 trees)", 36, threaded=True),
+    "xgboost": _estimator(
+        "xgboost.XGBClassifier",
+        "xgboost, 50 rounds of trees of depth 3 at rate 0.1, each on a tenth of pixels", 100, threaded=True,
+        n_estimators=50, max_depth=3, learning_rate=0.1, colsample_bytree=0.1),
+})
+# fmt: on
