@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from understudy.cli import options as common
 from understudy.progress import show_scoring
 
-if TYPE_CHECKING:
-    pass
-
-
 NAME = "evaluate"
-_MOST_SAMPLES = 60_000
 _SHARES = ("average_accuracy", "calibrated_accuracy")
 
 
