@@ -13,6 +13,7 @@ from understudy.data import ImageDataset
 from understudy.errors import AbortedRun, InputError, InterruptedRun, UnderstudyError
 from understudy.privacy.ledger import Account
 from understudy.privacy.mechanisms import GaussianMechanism
+from understudy.privacy.randomness.streams import SEEDED
 from understudy.release.release import NOT_COVERED, load
 from understudy.release.verify import verify
 from understudy.runs.description import read_description
@@ -214,6 +215,16 @@ def test_a_seeded_run_stays_marked_when_it_is_resumed_or_released_early(tmp_path
     for release in (release_early(tmp_path / "run"), resume(tiny_data(), tmp_path / "run")):
         assert release.certificate.randomness == "seeded: not for release"
         assert not verify(tmp_path / "run").passed
+
+
+def test_what_becomes_of_the_description_during_a_run_does_not_change_the_certificate(tmp_path):
+    def edit(progress):
+        path = tmp_path / "run" / "run.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "seed": None, "runs_on_this_data": 99}))
+
+    release = tiny_train("dp-merf", tiny_data(), tmp_path / "run", seed=1, listener=edit)
+    assert release.certificate.randomness == SEEDED
+    assert release.certificate.runs_on_this_data == 1
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones(tmp_path):

@@ -163,8 +163,8 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "real images in the pictures of a release",
         API,
-        "    return certify(method, run.files, run.ledger, generator, run.reason)\n",
-        "    done = certify(method, run.files, run.ledger, generator, run.reason)\n"
+        "    return certify(method, run.files, description, run.ledger, generator, run.reason)\n",
+        "    done = certify(method, run.files, description, run.ledger, generator, run.reason)\n"
         "    from PIL import Image\n\n"
         '    Image.fromarray(run.data.images[0, 0]).save(run.files.release / "samples.png")\n'
         "    return done\n",

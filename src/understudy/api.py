@@ -127,7 +127,7 @@ def release_early(out: Path | str) -> Release:
         generator = build_generator(GeneratorConfig.model_validate(checkpoint.state["generator"]))
         generator.load_state_dict(released_weights(checkpoint))
         reason = f"released early after step {checkpoint.step}"
-        return certify(get_method(description.method), folder, ledger, generator, reason)
+        return certify(get_method(description.method), folder, description, ledger, generator, reason)
 
 
 def release_run(out: Path, to: Path | None = None, allow_seeded: bool = False) -> tuple[Release, Path]:
@@ -416,14 +416,14 @@ def _finish(method: Method, run: Run, options: TrainOptions) -> Release:
     run.ledger.witness = options.witness
     for event in run.plan.events:
         run.ledger.account(event)
-    identity = read_description(run.files).identity
-    if identity is not None:
-        identity.check_newest(run.ledger)
-        identity.remember(run.ledger)
+    description = read_description(run.files)
+    if description.identity is not None:
+        description.identity.check_newest(run.ledger)
+        description.identity.remember(run.ledger)
     try:
         with explained_memory_errors(run.device):
             generator = method.train(run)
     except AbortedRun as error:
         run.ledger.abort(str(error))
         raise
-    return certify(method, run.files, run.ledger, generator, run.reason)
+    return certify(method, run.files, description, run.ledger, generator, run.reason)

@@ -17,7 +17,6 @@ from understudy.privacy.audits import AuditRecord
 from understudy.privacy.claims.statements import BayesianClaim
 from understudy.privacy.events import Event
 
-_MAXIMUM_BYTES = 4 * 2**20
 NOT_PRIVATE = "not private: trained without clipping or noise; do not publish"
 
 

@@ -3,9 +3,7 @@
 A mechanism owns its account in the ledger: it takes the executions before it computes the noise and returns each
 sanitized value together with the event that describes what it did, so noise and accounting cannot drift apart.
 
-Mechanisms for teachers that vote stand at the end.
-
-Mechanisms for teachers that vote: every teacher casts one vote, votes are counted exactly, then noise is added.
+Mechanisms for votes stand at the end: every teacher casts one, votes are counted exactly, then noise is added.
 
 Teachers hold disjoint shards, and each record was assigned to a shard for itself. So a record more or less changes the
 votes of one teacher, from anything it may cast to anything else it may cast, and of no other (add-remove). What a

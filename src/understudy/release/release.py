@@ -36,7 +36,7 @@ from understudy.release.contents import (
     sha256,
     weights_to_bytes,
 )
-from understudy.runs.description import RunDescription, read_description
+from understudy.runs.description import RunDescription
 from understudy.runs.folder import RunFolder
 
 Images = NDArray[np.uint8]
@@ -174,9 +174,13 @@ def build_release(
     return Release(method, generator, parse_certificate(fields), domain, config.method_config)
 
 
-def certify(method: Method, folder: RunFolder, ledger: Ledger, generator: Generator, reason: str) -> Release:
-    """Certify what the ledger holds and write ``release/``; the claim follows from events, never from the config."""
-    description = read_description(folder)
+def certify(
+    method: Method, folder: RunFolder, description: RunDescription, ledger: Ledger, generator: Generator, reason: str
+) -> Release:
+    """Certify what the ledger holds and write ``release/``; the claim follows from events, never from the config.
+
+    ``description`` is that of the run as it began or went on: what becomes of its file meanwhile changes nothing.
+    """
     ledger.check_releasable()
     if description.identity is not None:
         description.identity.check_newest(ledger)

@@ -325,12 +325,12 @@ def test_a_network_that_mixes_examples_is_refused(tmp_path, companions):
 def test_norms_are_what_a_step_clips_by_and_cost_nothing(tmp_path):
     data = with_labels([0, 1, 2])
     watched = make_step(tmp_path, data, **STILL)
-    found = watched.step.norms(torch.tensor([2, 0]))
+    found = watched.step.norms_private(torch.tensor([2, 0]))
     inputs = torch.from_numpy(data.images[[2, 0]]).double() / 255, torch.from_numpy(data.labels[[2, 0]])
     expected = rows_one_at_a_time(watched.network, inputs, lambda out: softplus(-out)).norm(dim=1)
     assert (found >= expected).all()
     assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-3)
-    assert watched.step.units == 3
+    assert watched.step.units_private == 3
     assert watched.run.ledger.events()[0].executed == 0
     assert not watched.sums
 

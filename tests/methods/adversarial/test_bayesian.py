@@ -36,8 +36,8 @@ class Listened:
         changes = {"data": tiny_data(), "network": make_critic(), **changes}
         self.watched: Watched = make_step(folder, clip=clip, **changes)
         self.step, self.units, self.heard = self.watched.step, [], []
-        norms = self.step.norms
-        self.step.norms = lambda indices: self.units.append(indices.clone()) or norms(indices)
+        norms = self.step.norms_private
+        self.step.norms_private = lambda indices: self.units.append(indices.clone()) or norms(indices)
         random = self.watched.run.randomness.generator()
         self.lengths = PairLengths(self.step, pairs, clip, lambda block: self.heard.append(block.copy()), random)
 
@@ -88,9 +88,9 @@ def test_lengths_belong_to_the_weights_that_the_step_is_taken_from(tmp_path):
     found.step.take()
     found.lengths.flush()
     taken, units = found.heard[0][0] * 1000.0, found.units[0]
-    assert found.step.norms(units).numpy() != pytest.approx(taken), "the step has moved the weights"
+    assert found.step.norms_private(units).numpy() != pytest.approx(taken), "the step has moved the weights"
     found.watched.network.load_state_dict(before)
-    assert found.step.norms(units).numpy() == pytest.approx(taken)
+    assert found.step.norms_private(units).numpy() == pytest.approx(taken)
 
 
 def test_listening_changes_neither_the_steps_nor_what_they_cost(tmp_path):

@@ -165,16 +165,16 @@ class PrivateStep:
     def listen(self, listener: Callable[[], None]) -> None:
         """Call somebody before each step, at the weights that it is taken from.
 
-        Privacy: a listener may look at private units, as ``norms`` does; what it finds must not come back into a step.
+        Privacy: a listener may look at private units, as ``norms_private`` does; none of it may come back into a step.
         """
         self._listeners.append(listener)
 
     @property
-    def units(self) -> int:
+    def units_private(self) -> int:
         """How many units there are, which is private; this number itself stands for a place that holds none."""
         return self._records.filler
 
-    def norms(self, indices_private: Tensor) -> Tensor:
+    def norms_private(self, indices_private: Tensor) -> Tensor:
         """What the gradients of some units would be clipped by at these weights: bounds of norms, NaN for a broken one.
 
         Privacy: private. Nothing is summed and nothing is spent, so it must not reach a weight, message or decision.

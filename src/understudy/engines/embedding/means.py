@@ -26,10 +26,10 @@ from understudy.engines.embedding.config import EmbeddingConfig
 from understudy.engines.records import load_batch
 from understudy.errors import CheckError
 from understudy.files import read_tensors, write_tensors
-from understudy.models.generator import Generator
+from understudy.models.generator import Generator, GeneratorConfig, build_generator
 from understudy.privacy.events import Event
 from understudy.privacy.mechanisms import GaussianSum
-from understudy.runs.loop import Stateful
+from understudy.runs.loop import Resumable, Stateful
 from understudy.runs.run import Run
 
 _REPORTS = 100
@@ -215,6 +215,40 @@ class Fit:
         self.optimizer.step()
         self.schedule.step()
         return loss.detach()
+
+
+class FittedConfig(FitConfig, Protocol):
+    """The fit and the generator that is fitted."""
+
+    @property
+    def latent(self) -> int:
+        """Latent values of the generator."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Its width."""
+        ...
+
+
+def fitted_generator(
+    run: Run, features: Features, target: NoisyMeans, settings: FittedConfig, random: torch.Generator
+) -> Generator:
+    """A generator fitted to released means in a resumable loop. Privacy: post-processing of the means."""
+    domain = run.plan.domain
+    network = GeneratorConfig(
+        kind="dcgan",
+        shape=domain.shape,
+        classes=domain.classes,
+        latent=settings.latent,
+        width=settings.width,
+        label_weights=target.label_weights() if domain.labelled else None,
+    )
+    generator = build_generator(network).to(run.device)
+    fit = Fit(generator, features, target, settings, run.plan.config.runtime.precision)
+    for step in Resumable(run, generator, fit.parts()).steps(settings.steps):
+        report_fit(run, step, settings.steps, fit.step(random))
+    return generator
 
 
 def report_fit(run: Run, step: int, steps: int, loss: Tensor) -> None:

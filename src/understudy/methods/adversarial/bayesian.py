@@ -39,7 +39,7 @@ class PairLengths:
         self, step: PrivateStep, pairs: int, clip: float, recorder: PairRecorder, random: torch.Generator
     ) -> None:
         self._step, self._clip, self._recorder, self._random = step, clip, recorder, random
-        self._indices = torch.full((pairs,), step.units, device=random.device)
+        self._indices = torch.full((pairs,), step.units_private, device=random.device)
         self._latest = torch.zeros(pairs, dtype=torch.float64, device=random.device)
         self._block = torch.zeros((_BLOCK, pairs), dtype=torch.float64, device=random.device)
         self._filled = 0
@@ -50,8 +50,8 @@ class PairLengths:
         """The lengths for one step; nothing is read back from the device until a block is full."""
         if self._filled == _BLOCK:
             self.flush()
-        if self._step.units > 0:
-            torch.randint(self._step.units, self._indices.shape, generator=self._random, out=self._indices)
+        if self._step.units_private > 0:
+            torch.randint(self._step.units_private, self._indices.shape, generator=self._random, out=self._indices)
         if self._replay is None:
             self._replay = captured(self._compute, self._random.device)
         self._replay()
@@ -65,8 +65,8 @@ class PairLengths:
             self._filled = 0
 
     def _compute(self) -> None:
-        lengths = self._step.norms(self._indices).double() / self._clip
-        usable = torch.isfinite(lengths) & (self._indices != self._step.units)
+        lengths = self._step.norms_private(self._indices).double() / self._clip
+        usable = torch.isfinite(lengths) & (self._indices != self._step.units_private)
         self._latest.copy_(torch.where(usable, lengths.clamp(max=1.0), 1.0))
 
 

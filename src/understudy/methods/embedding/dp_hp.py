@@ -90,27 +90,13 @@ class DpHp(Method):
 
     def train(self, run: Run) -> Generator:
         """Release the sums once, then fit the generator to the means; only the first of the two touches the data."""
-        from understudy.engines.embedding.means import Fit, release_means, report_fit
+        from understudy.engines.embedding.means import fitted_generator, release_means
         from understudy.methods.embedding.hermite import HermiteFeatures
-        from understudy.models.generator import GeneratorConfig, build_generator
-        from understudy.runs.loop import Resumable
 
-        config, domain = run.plan.config_as(DpHpConfig), run.plan.domain
-        settings, random = config.method, run.randomness.generator(run.device)
+        settings, random = run.plan.config_as(DpHpConfig).method, run.randomness.generator(run.device)
         features = HermiteFeatures.of_run(run, settings)
         target = release_means(run, features, run.plan.events[0])
-        network = GeneratorConfig(
-            shape=domain.shape,
-            classes=domain.classes,
-            latent=settings.latent,
-            width=settings.width,
-            label_weights=target.label_weights() if domain.labelled else None,
-        )
-        generator = build_generator(network).to(run.device)
-        fit = Fit(generator, features, target, settings, config.runtime.precision)
-        for step in Resumable(run, generator, fit.parts()).steps(settings.steps):
-            report_fit(run, step, settings.steps, fit.step(random))
-        return generator
+        return fitted_generator(run, features, target, settings, random)
 
 
 def _decided(settings: DpHpMethodConfig, domain: Domain) -> DpHpMethodConfig:

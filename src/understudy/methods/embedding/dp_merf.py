@@ -65,24 +65,9 @@ class DpMerf(Method):
 
     def train(self, run: Run) -> Generator:
         """Release the embedding once, then fit the generator to it; only the first of the two touches the data."""
-        from understudy.engines.embedding.means import Embedding, Fit, release_means, report_fit
-        from understudy.models.generator import GeneratorConfig, build_generator
-        from understudy.runs.loop import Resumable
+        from understudy.engines.embedding.means import Embedding, fitted_generator, release_means
 
-        config, domain = run.plan.config_as(DpMerfConfig), run.plan.domain
-        settings, random = config.method, run.randomness.generator(run.device)
+        settings, random = run.plan.config_as(DpMerfConfig).method, run.randomness.generator(run.device)
         embedding = Embedding.of_run(run, settings)
         target = release_means(run, embedding, run.plan.events[0])
-        network = GeneratorConfig(
-            kind="dcgan",
-            shape=domain.shape,
-            classes=domain.classes,
-            latent=settings.latent,
-            width=settings.width,
-            label_weights=target.label_weights() if domain.labelled else None,
-        )
-        generator = build_generator(network).to(run.device)
-        fit = Fit(generator, embedding, target, settings, config.runtime.precision)
-        for step in Resumable(run, generator, fit.parts()).steps(settings.steps):
-            report_fit(run, step, settings.steps, fit.step(random))
-        return generator
+        return fitted_generator(run, embedding, target, settings, random)

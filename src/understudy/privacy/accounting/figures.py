@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from understudy.errors import BudgetError, InputError
 from understudy.privacy.budget import Budget
@@ -34,21 +34,9 @@ def epsilon(events: Sequence[Event], delta: float, accountant: str = "pld") -> f
     _check(events)
     if not 0 < delta < 1:
         raise InputError(f"delta: {delta} does not lie strictly between 0 and 1; pass for example delta=1e-5")
-    figure: Callable[[Sequence[Event], float], float]
-    if accountant == "pld":
-        from understudy.privacy.accounting import pld
-
-        figure = pld.epsilon
-    elif accountant == "fourier":
-        from understudy.privacy.accounting import fourier
-
-        figure = fourier.epsilon
-    elif accountant == "renyi":
-        from understudy.privacy.accounting import renyi
-
-        figure = renyi.epsilon
-    else:
+    if accountant not in ("pld", "fourier", "renyi"):
         raise InputError(f"accountant: {accountant!r} is unknown; choose pld, fourier or renyi")
+    figure = _accountant(accountant).epsilon
     found = math.inf if _too_many(events) else figure(events, delta)
     return found if found <= LARGEST_EPSILON else math.inf
 
@@ -61,16 +49,9 @@ def delta(events: Sequence[Event], epsilon: float, accountant: str = "pld") -> f
     _check(events)
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise InputError(f"epsilon: {epsilon} is not a finite number of at least 0; pass for example epsilon=10")
-    if accountant == "pld":
-        from understudy.privacy.accounting import pld
-
-        figure = pld.delta
-    elif accountant == "fourier":
-        from understudy.privacy.accounting import fourier
-
-        figure = fourier.delta
-    else:
+    if accountant not in ("pld", "fourier"):
         raise InputError(f"accountant: {accountant!r} gives no delta; choose pld or fourier")
+    figure = _accountant(accountant).delta
     return 1.0 if _too_many(events) else figure(events, epsilon)
 
 
@@ -215,3 +196,13 @@ def _refusal(trial: _Trial, budget: Budget) -> BudgetError:
         f"noise_multiplier: even {trial.multiplier:g} costs epsilon {trial.epsilon:g} at delta {budget.delta:g}, above "
         f"the budget of {budget.epsilon:g}; plan fewer or smaller accesses, or raise epsilon or delta"
     )
+
+
+def _accountant(name: str) -> Any:
+    if name == "pld":
+        from understudy.privacy.accounting import pld as found
+    elif name == "fourier":
+        from understudy.privacy.accounting import fourier as found  # type: ignore[no-redef]
+    else:
+        from understudy.privacy.accounting import renyi as found  # type: ignore[no-redef]
+    return found
