@@ -21,10 +21,11 @@ from typing import Any
 import torch
 
 from record import command_line, current_commit, device_name
+from sequential_critic import critic_loss
 from understudy.engines.critics.bank import CriticBank, CriticBankConfig, CriticBankOptions
 from understudy.engines.critics.subsets import PrivateRecords, SubsetTable
 from understudy.engines.critics.warm_start import WarmStartConfig, warm_start
-from understudy.models.critic import Critic, CriticBatch, CriticConfig, CriticLossConfig, critic_loss
+from understudy.models.critic import Critic, CriticBatch, CriticConfig, CriticLossConfig
 
 SHAPE, CLASSES, BATCH, QUERIES = (1, 28, 28), 10, 32, 256
 Row = dict[str, Any]

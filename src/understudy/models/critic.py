@@ -1,7 +1,7 @@
 """The GS-WGAN critic: three 5x5 stride-2 convolutions, a linear head and a label projection, all spectrally normalised.
 
-This is the readable form, one critic as one module. The critic bank (``engines/critics/bank.py``) trains many of them
-side by side with the same numbers; the tests hold the two together.
+This is the readable form, one critic as one module: the student of ``pate-gan``. The critic bank
+(``engines/critics/bank.py``) trains many side by side with the same numbers; the tests hold the two together.
 """
 
 from __future__ import annotations
@@ -143,22 +143,3 @@ class Critic(nn.Module):
             assert labels is not None, "labels: this critic was built with classes"
             scores = scores + (features * weights[-1][labels]).sum(1)
         return scores
-
-
-def critic_loss(critic: Critic, batch: CriticBatch, config: CriticLossConfig) -> Tensor:
-    """WGAN-GP loss of one critic on one batch, in one forward pass (so one power iteration).
-
-    Privacy: reads real images; the loss and its gradients stay with this critic and are never released.
-    """
-    assert batch.mix is not None, "mix: the place of each interpolate is needed"
-    mix = batch.mix.view(-1, 1, 1, 1)
-    interpolates = torch.lerp(batch.real_images, batch.fake_images, mix).requires_grad_()
-    images = torch.cat([batch.real_images, batch.fake_images, interpolates])
-    labels = None
-    if batch.real_labels is not None and batch.fake_labels is not None:
-        labels = torch.cat([batch.real_labels, batch.fake_labels, batch.real_labels])
-    real, fake, middle = critic(images, labels).chunk(3)
-    (slope,) = torch.autograd.grad(middle.sum(), interpolates, create_graph=True)
-    penalty = (slope.flatten(1).norm(dim=1) - 1).square().mean()
-    loss: Tensor = fake.mean() - real.mean() + config.drift * real.square().mean() + config.penalty * penalty
-    return loss

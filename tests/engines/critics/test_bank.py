@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from sequential_critic import critic_loss, critic_of, pack
 from understudy.engines.critics.bank import AdamConfig, CriticBank, CriticBankConfig, CriticBankOptions
 from understudy.errors import InputError
-from understudy.models.critic import Critic, CriticBatch, CriticConfig, CriticLossConfig, critic_loss
+from understudy.models.critic import Critic, CriticBatch, CriticConfig, CriticLossConfig
 
 SHAPES = [((1, 8, 8), None), ((1, 8, 8), 3), ((1, 28, 28), 10), ((1, 28, 28), None), ((3, 32, 32), 4), ((3, 9, 13), 2)]
 CRITICS, BATCH = 3, 4
@@ -54,7 +55,7 @@ def same_bytes(first, second, rows=slice(None)):
 @pytest.mark.parametrize(("shape", "classes"), SHAPES)
 def test_bank_equals_separate_critics_over_twenty_adam_steps(shape, classes):
     bank = make_bank(shape, classes)
-    critics = [bank.critic(row) for row in range(CRITICS)]
+    critics = [critic_of(bank, row) for row in range(CRITICS)]
     optimisers = [torch.optim.Adam(critic.parameters(), lr=1e-3, betas=(0.5, 0.9)) for critic in critics]
     for step in range(20):
         batch = make_batch(step, shape, classes)
@@ -66,7 +67,7 @@ def test_bank_equals_separate_critics_over_twenty_adam_steps(shape, classes):
             optimiser.step()
             assert report.loss[row].item() == pytest.approx(loss.item(), abs=1e-4, rel=1e-4)
     for row, critic in enumerate(critics):
-        parameters, vectors = bank.layout.pack(critic)
+        parameters, vectors = pack(bank.layout, critic)
         torch.testing.assert_close(bank.parameters[row], parameters, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(bank.vectors[row], vectors, atol=1e-4, rtol=1e-4)
 
@@ -74,7 +75,7 @@ def test_bank_equals_separate_critics_over_twenty_adam_steps(shape, classes):
 @pytest.mark.parametrize(("shape", "classes"), SHAPES)
 def test_parameter_gradients_equal_autograd(shape, classes, monkeypatch):
     bank, seen = make_bank(shape, classes), []
-    critics = [bank.critic(row) for row in range(CRITICS)]
+    critics = [critic_of(bank, row) for row in range(CRITICS)]
     monkeypatch.setattr(bank, "_adam", lambda rows, gradients: seen.append(gradients.clone()))
     batch = make_batch(1, shape, classes)
     report = bank.train_step(ALL, batch)
@@ -83,7 +84,7 @@ def test_parameter_gradients_equal_autograd(shape, classes, monkeypatch):
         with torch.no_grad():
             for parameter in critic.parameters():
                 parameter.copy_(parameter.grad)
-        torch.testing.assert_close(seen[0][row], bank.layout.pack(critic)[0], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(seen[0][row], pack(bank.layout, critic)[0], atol=1e-5, rtol=1e-4)
     assert report.penalty.min() > 0
 
 
@@ -94,7 +95,7 @@ def test_parameter_gradients_equal_autograd(shape, classes, monkeypatch):
 def test_any_size_gives_the_gradients_of_autograd(height, width, channels, classes, seed):
     shape = (channels, height, width)
     bank = make_bank(shape, classes, critics=2)
-    critics = [bank.critic(row) for row in range(2)]
+    critics = [critic_of(bank, row) for row in range(2)]
     batch = make_batch(seed, shape, classes, critics=2)
     report = bank.train_step(slice(0, 2), batch)
     for row, critic in enumerate(critics):
@@ -105,7 +106,7 @@ def test_any_size_gives_the_gradients_of_autograd(height, width, channels, class
         with torch.no_grad():
             for parameter in critic.parameters():
                 parameter.copy_(parameter.grad)
-        torch.testing.assert_close(moment, bank.layout.pack(critic)[0], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(moment, pack(bank.layout, critic)[0], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("shape", "classes"), SHAPES)
@@ -118,7 +119,7 @@ def test_queries_equal_each_critics_autograd_in_query_order(shape, classes):
     answers = bank.query(images, labels, routing)
     assert answers.dtype == torch.float32
     for position, row in enumerate(routing.tolist()):
-        critic = bank.critic(row).eval()
+        critic = critic_of(bank, row).eval()
         image = images[position : position + 1].clone().requires_grad_()
         score = critic(image, labels[position : position + 1] if classes else None)
         (expected,) = torch.autograd.grad(-score.sum(), image)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from sequential_critic import critic_of
 from understudy.data import ImageDataset
 from understudy.data.partition import Partition
 from understudy.engines.critics.panel import FakePool
@@ -59,7 +60,7 @@ def test_slopes_and_margins_are_those_of_each_critic_by_itself(panel):
     pool = public_pool()
     slopes, margins = answers(panel, pool)
     for teacher in range(TEACHERS):
-        network = panel.bank.critic(teacher).eval()
+        network = critic_of(panel.bank, teacher).eval()
         images = pool.images.clone().requires_grad_()
         scores = network(images, pool.labels)
         (expected,) = torch.autograd.grad(-scores.sum(), images)

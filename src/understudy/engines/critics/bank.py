@@ -26,7 +26,7 @@ from understudy.engines.critics.network import (
     selectors,
 )
 from understudy.errors import InputError
-from understudy.models.critic import Critic, CriticBatch, CriticConfig, CriticLossConfig
+from understudy.models.critic import CriticBatch, CriticConfig, CriticLossConfig
 
 Rows = slice | Sequence[int]  # which critics
 INITIAL_POWER_ITERATIONS = 5
@@ -293,10 +293,6 @@ class CriticBank:
                 raise InputError(f"critic bank: {name} is {found}, but {tuple(own.shape)} is needed; wrong checkpoint?")
             own.copy_(state[name])
         self._active_rows = self.active.tolist()
-
-    def critic(self, row: int) -> Critic:
-        """One critic as a module: a copy, for inspection and tests."""
-        return self.layout.unpack(self.parameters[row], self.vectors[row])
 
 
 def _with_critic_axis(batch: CriticBatch, critics: int) -> CriticBatch:

@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from understudy.models.critic import CONVOLUTIONS, KERNEL, STRIDE, Critic, CriticConfig
+from understudy.models.critic import CONVOLUTIONS, KERNEL, STRIDE, CriticConfig
 
 ALIGNMENT = 8  # elements: 16 bytes in bf16, what tensor cores and wide copies ask for
 TAPS = KERNEL * KERNEL
@@ -147,42 +147,3 @@ class CriticLayout:
         bound = self.features**-0.5
         self.head_bias(flat).uniform_(-bound, bound, generator=generator)
         return flat
-
-    def _feature_order(self, matrix: Tensor, *, to_flat: bool) -> Tensor:
-        """Features from (channel, row, column) order of the module to (row, column, channel) of the bank, or back."""
-        height, width = self.convolutions[-1].out_size
-        channels = self.convolutions[-1].out_channels
-        if to_flat:
-            return torch.unflatten(matrix, -1, (channels, height, width)).permute(0, 2, 3, 1).flatten(1)
-        return torch.unflatten(matrix, -1, (height, width, channels)).permute(0, 3, 1, 2).flatten(1)
-
-    @torch.no_grad()
-    def pack(self, critic: Critic) -> tuple[Tensor, Tensor]:
-        """A module's parameters as a flat row (size,) and its left singular vectors (vectors,)."""
-        flat = torch.zeros(1, self.size)
-        for layer, convolution in enumerate(critic.convolutions):
-            weight = convolution.weight.permute(0, 2, 3, 1).flatten(1)  # type: ignore[operator]
-            self.blocks[layer].of(flat)[0] = weight
-            self.convolution_bias(flat, layer)[0] = convolution.bias  # type: ignore[assignment]
-        rows = [critic.head.weight] + ([critic.projection.weight] if critic.projection is not None else [])
-        self.head(flat)[0] = self._feature_order(torch.cat(rows), to_flat=True)
-        self.head_bias(flat)[0] = critic.head.bias[0]
-        return flat[0], torch.cat([norm.left for norm in critic.norms])  # type: ignore[misc]
-
-    @torch.no_grad()
-    def unpack(self, flat: Tensor, vectors: Tensor) -> Critic:
-        """One critic's flat row and vectors as a module."""
-        critic = Critic(self.config).to(flat.device)
-        flat, vectors = flat[None], vectors[None]
-        for layer, module in enumerate(critic.convolutions):
-            shape = (KERNEL, KERNEL, self.convolutions[layer].in_channels)
-            module.weight.copy_(torch.unflatten(self.blocks[layer].of(flat)[0], 1, shape).permute(0, 3, 1, 2))  # type: ignore
-            module.bias.copy_(self.convolution_bias(flat, layer)[0])  # type: ignore
-        rows = self._feature_order(self.head(flat)[0], to_flat=False)
-        critic.head.weight.copy_(rows[:1])
-        critic.head.bias.copy_(self.head_bias(flat))
-        if critic.projection is not None:
-            critic.projection.weight.copy_(rows[1:])
-        for block, norm in zip(self.blocks, critic.norms, strict=True):
-            norm.left.copy_(block.left(vectors)[0])  # type: ignore
-        return critic

@@ -47,18 +47,14 @@ def embedding_events(share: float, noise_multiplier: float | None, budget: Budge
 
 
 class _Privacy(Protocol):
-    @property
-    def embedding_share(self) -> float | None: ...
-
-    @property
-    def embedding_noise_multiplier(self) -> float | None: ...
+    embedding_share: Any
+    embedding_noise_multiplier: float | None
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self: ...
 
 
 class _Method(Protocol):
-    @property
-    def embedding(self) -> EmbeddingConfig: ...
+    embedding: EmbeddingConfig
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self: ...
 

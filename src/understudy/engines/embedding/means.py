@@ -152,20 +152,9 @@ def slopes(images: Tensor, labels: Tensor, embedding: Features, target: NoisyMea
 class FitConfig(Protocol):
     """How a generator is fitted to a released embedding."""
 
-    @property
-    def steps(self) -> int:
-        """Number of steps."""
-        ...
-
-    @property
-    def batch(self) -> int:
-        """Generated images in a step."""
-        ...
-
-    @property
-    def learning_rate(self) -> float:
-        """Of Adam, at the start."""
-        ...
+    steps: int
+    batch: int  # generated images in a step
+    learning_rate: float  # of Adam, at the start
 
 
 class Fit:
@@ -220,15 +209,8 @@ class Fit:
 class FittedConfig(FitConfig, Protocol):
     """The fit and the generator that is fitted."""
 
-    @property
-    def latent(self) -> int:
-        """Latent values of the generator."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """Its width."""
-        ...
+    latent: int
+    width: int
 
 
 def fitted_generator(
