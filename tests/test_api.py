@@ -162,11 +162,7 @@ def test_a_stop_that_comes_with_the_last_step_still_leaves_a_run_to_be_resumed(t
     reports = []
     with pytest.raises(InterruptedRun, match="interrupted after step 4 of 4"):
         tiny_train(
-            METHOD,
-            tiny_data(),
-            tmp_path / "run",
-            listener=reports.append,
-            stop_requested=lambda: len(reports) == 4,
+            METHOD, tiny_data(), tmp_path / "run", listener=reports.append, stop_requested=lambda: len(reports) == 4
         )
     release = resume(tiny_data(), tmp_path / "run")
     assert release.certificate.stopped_because == "finished as planned"

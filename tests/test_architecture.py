@@ -48,7 +48,7 @@ GLOBAL_RANDOMNESS = ("np.random", "numpy.random", "torch.manual_seed", "torch.se
 DOOR = "engines/records.py"  # through which private rows reach a device
 INTO_TENSORS = ("torch.from_numpy", "torch.as_tensor", "torch.tensor", "torch.frombuffer", "torch.asarray")
 ALLOWED_ROWS = {  # rows of images that are not private records
-    "federated/client.py",  # generated images, as they travelled
+    "federated/client.py"  # generated images, as they travelled
 }
 DRAWS = ("torch.randn", "torch.rand", "torch.randint", "torch.randperm", "torch.bernoulli", "torch.multinomial")
 

@@ -22,12 +22,8 @@ from disturbances import disturb, record_use  # beside this script
 from understudy.cli import main
 from understudy.methods.critics import gs_wgan  # noqa: F401
 from understudy.methods.teachers import teaching  # noqa: F401
-from understudy.privacy.accounting import (
-    pld,  # noqa: F401
-)
-from understudy.release import (
-    model_card,  # noqa: F401
-)
+from understudy.privacy.accounting import pld  # noqa: F401
+from understudy.release import model_card  # noqa: F401
 
 
 def _run(request: dict[str, Any]) -> int:

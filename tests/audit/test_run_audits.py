@@ -84,10 +84,7 @@ def test_an_ordinary_run_is_within_its_claim(tmp_path):
         assert not audit.exceeds
 
 
-@pytest.mark.parametrize(
-    "case",
-    ["dpgan", pytest.param("dp-merf-ae", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("case", ["dpgan", pytest.param("dp-merf-ae", marks=pytest.mark.slow)])
 def test_steps_of_dp_sgd_are_attacked_at_their_noisy_sums(case, tmp_path):
     config = CASES[case].config()
     audits = audit_run(

@@ -66,10 +66,7 @@ def test_a_column_of_labels_is_accepted() -> None:
     assert from_arrays(GREY, np.array([[1], [0]]), records=5, classes=2).labels is not None
 
 
-@given(
-    hnp.arrays(np.float64, (3, 8, 8), elements=st.floats(-2, 6)),
-    st.sampled_from([(-2.0, 6.0), (-3.0, 7.0)]),
-)
+@given(hnp.arrays(np.float64, (3, 8, 8), elements=st.floats(-2, 6)), st.sampled_from([(-2.0, 6.0), (-3.0, 7.0)]))
 @settings(max_examples=50, deadline=None)
 def test_floats_are_mapped_linearly_with_less_than_one_level_of_error(
     values: np.ndarray, value_range: tuple[float, float]

@@ -159,26 +159,18 @@ CASES = {
     "dp-merf-ae": Case(
         "dp-merf-ae",
         privacy={"noise_multiplier": 10.0, "batch": 8, "steps": 2, "embedding_noise_multiplier": 10.0},
-        method={
-            "autoencoder": {"code": 2, "width": 2},
-            "embedding": {"frequencies": 16, "steps": 2, "batch": 12},
-        },
+        method={"autoencoder": {"code": 2, "width": 2}, "embedding": {"frequencies": 16, "steps": 2, "batch": 12}},
         public_values=frozenset({"autoencoder_steps", "loss", "epsilon_spent"}),
     ),
     "dp-sinkhorn": _DP_SINKHORN,
     "dp-sinkhorn in one block with a label cost": replace(
         _DP_SINKHORN,
         privacy={**_DP_SINKHORN.privacy, "embedding_share": 0.0, "embedding_noise_multiplier": None},
-        method={
-            **_DP_SINKHORN.method,
-            "transport": {"cells": 1, "images": 6, "iterations": 3, "label_cost": 0.5},
-        },
+        method={**_DP_SINKHORN.method, "transport": {"cells": 1, "images": 6, "iterations": 3, "label_cost": 0.5}},
     ),
     "gs-wgan": _GS_WGAN,
     "gs-wgan as published": replace(
-        _GS_WGAN,
-        privacy={**_GS_WGAN.privacy, "embedding_share": 0.0},
-        method={**_GS_WGAN.method, "mode": "paper"},
+        _GS_WGAN, privacy={**_GS_WGAN.privacy, "embedding_share": 0.0}, method={**_GS_WGAN.method, "mode": "paper"}
     ),
 }
 
@@ -189,7 +181,7 @@ NOT_PRIVATE = {
         privacy={"batch": 8, "steps": 4},
         method={"width": 2, "latent": 2},
         public_values=frozenset({"discriminator_steps", "generator_steps", "generator_loss", "accuracy_on_fakes"}),
-    ),
+    )
 }
 
 # Methods that need data with clients. What holds for every method holds for their simulations; the rest is in

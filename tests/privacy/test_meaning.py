@@ -35,11 +35,7 @@ def test_the_events_say_more_than_the_headline():
         assert exact <= bound.true_positive_rate(rate) <= exact * 1.4
 
 
-@given(
-    epsilon=st.floats(0, 1000),
-    delta=st.floats(0, 0.999),
-    rate=st.floats(0, 1),
-)
+@given(epsilon=st.floats(0, 1000), delta=st.floats(0, 0.999), rate=st.floats(0, 1))
 def test_bounds_are_probabilities(epsilon: float, delta: float, rate: float):
     bound = AttackBound(((epsilon, delta),))
     assert 0 <= bound.advantage() <= 1

@@ -80,9 +80,7 @@ PROBES = (
     Probe("pate-gan", (Votes("real"),), {"privacy": _VOTES, "method": _VOTING}),
     Probe("fedavg-gan", (SampledClients(),), {"privacy": {"rounds": 3, "clients_per_round": 2}}),
     Probe(
-        "gs-wgan-federated",
-        (RoutedAnswers("desk"), ClientParts()),
-        {"privacy": {"queries": 8, "queries_per_round": 8}},
+        "gs-wgan-federated", (RoutedAnswers("desk"), ClientParts()), {"privacy": {"queries": 8, "queries_per_round": 8}}
     ),
     Probe(
         "gs-wgan-federated",

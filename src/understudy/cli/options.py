@@ -44,8 +44,7 @@ Declare = Annotated[
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A .json or .toml file of settings for the method.")]
 Preset = Annotated[
-    str | None,
-    typer.Option("--preset", help="A named configuration of the method (`understudy methods` lists them)."),
+    str | None, typer.Option("--preset", help="A named configuration of the method (`understudy methods` lists them).")
 ]
 SetValues = Annotated[
     list[str] | None,

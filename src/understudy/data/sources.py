@@ -70,12 +70,7 @@ def load(
 def _finish(arrays: _Arrays, declared: Declared) -> ImageDataset:
     images, labels, clients = arrays
     return from_arrays(
-        images,
-        labels,
-        client_ids=clients,
-        records=declared.records,
-        classes=declared.classes,
-        options=declared.options,
+        images, labels, client_ids=clients, records=declared.records, classes=declared.classes, options=declared.options
     )
 
 
@@ -191,12 +186,7 @@ class DataOptions:
 
     def as_dict(self) -> dict[str, Any]:
         """The declarations as plain data, for whoever resumes the run."""
-        return {
-            "records": self.records,
-            "classes": self.classes,
-            "shape": self.shape,
-            "declared": list(self.declared),
-        }
+        return {"records": self.records, "classes": self.classes, "shape": self.shape, "declared": list(self.declared)}
 
     def completed_by(self, earlier: Mapping[str, Any] | None) -> DataOptions:
         """The same data with everything that is left open declared as it was when the run was started."""

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from understudy.evaluate.checks import (
-    Images,
-    Labels,
-    check_every_class,
-    check_images,
-    check_labels,
-    check_same_shape,
-)
+from understudy.evaluate.checks import Images, Labels, check_every_class, check_images, check_labels, check_same_shape
 from understudy.evaluate.classifiers import ClassifierSetup, classifier_entry
 
 if TYPE_CHECKING:

@@ -50,11 +50,7 @@ def scorer_config(device: str = "auto", seed: int = 0, fast: bool = False) -> Cn
 
 
 def trained_scorer(
-    train: LabelledImages,
-    classes: int,
-    config: CnnConfig,
-    cache: Path | None = None,
-    listener: Counter | None = None,
+    train: LabelledImages, classes: int, config: CnnConfig, cache: Path | None = None, listener: Counter | None = None
 ) -> TrainedCnn:
     """The classifier trained on the real training set, or the same one as kept in the folder ``cache``.
 

@@ -281,9 +281,7 @@ class _Sweep(_Experiment):
     def turns(self, tasks: Sequence[Task]) -> list[Turn]:
         return [
             Turn(
-                task,
-                f"point {number}/{len(tasks)}: {task.name}",
-                self._interrupted(f"point {number} of {len(tasks)}"),
+                task, f"point {number}/{len(tasks)}: {task.name}", self._interrupted(f"point {number} of {len(tasks)}")
             )
             for number, task in enumerate(tasks, start=1)
             if not _is_finished(task)

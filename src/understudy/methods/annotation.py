@@ -170,11 +170,7 @@ class Annotation(Method):
         """How both parts were made."""
         base = self.base
         return {
-            "generator": {
-                "method": base.method,
-                "domain": base.domain.model_dump(mode="json"),
-                "config": base.config,
-            },
+            "generator": {"method": base.method, "domain": base.domain.model_dump(mode="json"), "config": base.config},
             "annotator": super().released_config(config),
         }
 

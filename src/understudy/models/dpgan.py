@@ -2,10 +2,8 @@
 
 For 28x28 grey images of ten classes the discriminator is the published network of 1.72M parameters: 4x4 convolutions of
 the image and of the label planes side by side (64 channels each), 128 -> 256 (4x4), 256 -> 512 (3x3), 512 -> 1 (4x4).
-Other sizes halve as often as it takes to come down to a 4x4 map. Every example is treated for itself, as clipping needs
-it.
-
-The generator takes transposed convolutions the other way. With 128 latent values it is the published network of 2.27M
+Other sizes halve as often as it takes to come down to a 4x4 map. Every example is treated for itself, for clipping. The
+generator takes transposed convolutions the other way. With 128 latent values it is the published network of 2.27M
 parameters: latent values and label each become a 4x4 map of 256 channels, then 512 -> 256 (3x3), 256 -> 128 (4x4),
 128 -> 1 (4x4).
 """

@@ -48,10 +48,7 @@ class RevealedRouting(Strict):
     rows: Count
 
 
-Sampling = Annotated[
-    NoSampling | PoissonSampling | RoutedSampling | RevealedRouting,
-    Field(discriminator="kind"),
-]
+Sampling = Annotated[NoSampling | PoissonSampling | RoutedSampling | RevealedRouting, Field(discriminator="kind")]
 
 
 class Event(Strict):

@@ -1,9 +1,8 @@
 """Checks of a certificate that need more than its events: the plan of its config, audits, Bayesian claims.
 
-What can be checked of a claim of kind ``bayesian-dp``: that it fits the events, not that it is true.
-
-The gradients it rests on are private, so nobody can recompute ``epsilon_mu`` from a release. It can be too small or too
-large for the events beside it, and that is looked for here.
+Of a claim of kind ``bayesian-dp`` it can be checked that it fits the events, not that it is true: its gradients are
+private, so nobody can recompute ``epsilon_mu`` from a release. It can be too small or too large for the events
+beside it, and that is looked for here.
 """
 
 from __future__ import annotations

@@ -143,10 +143,7 @@ class Release:
 
     def _config(self) -> ReleaseConfig:
         return make_config(
-            method=self.method,
-            generator=self.generator.config,
-            domain=self.domain,
-            method_config=self.method_config,
+            method=self.method, generator=self.generator.config, domain=self.domain, method_config=self.method_config
         )
 
 

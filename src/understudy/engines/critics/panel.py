@@ -61,8 +61,7 @@ class Critics:
         self._random = home.randomness.generator(home.device)
         table = SubsetTable.from_assignment(assignment, subsets)
         self._records_private = PrivateRecords(
-            *load_rows(data, home.device),
-            SubsetTable(table.members.to(home.device), table.sizes.to(home.device)),
+            *load_rows(data, home.device), SubsetTable(table.members.to(home.device), table.sizes.to(home.device))
         )
         bank_config = CriticBankConfig(
             critic=CriticConfig(shape=data.domain.shape, classes=data.domain.classes, width=settings.width),

@@ -1,8 +1,7 @@
 """Convolutions as matrix products over patches, which the weight gradient needs anyway: they are copied only once.
 
-Patches of images as strided views: what turns a convolution and its weight gradient into matrix products.
-
-Images lie as (examples, rows, columns, channels), so a patch is a few contiguous runs and copying it is fast.
+Patches are strided views of images that lie as (examples, rows, columns, channels), so a patch is a few contiguous runs
+and copying it is fast.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Exact sums of clipped per-example gradients, without forming the gradients and without a second backward pass.
 
 One forward and one backward pass give every layer's input and the gradient at its output. From the two follow a bound
-of each example's gradient norm (Gram matrices, see ``products``), from the norms the clip factors, and from
-the factors the weighted sum as one matrix product a layer.
-
-Which networks have a gradient per example at all: nothing in them may mix examples.
-
-All parameters of a network in one flat tensor, so that noise and optimiser are single operations.
+of each example's gradient norm (Gram matrices, see ``products``), from the norms the clip factors, and from the factors
+the weighted sum as one matrix product a layer. A network that mixes examples has no such gradients and is refused. All
+its parameters lie in one flat tensor, so that noise and optimiser are single operations.
 """
 
 from __future__ import annotations

@@ -33,12 +33,7 @@ from understudy.federated.deployment.federation import (
     server_folder,
 )
 from understudy.federated.deployment.server_app import make_server_app
-from understudy.federated.deployment.superlink import (
-    raise_failure,
-    start_serverapp,
-    start_superlink,
-    wait_for_outcome,
-)
+from understudy.federated.deployment.superlink import raise_failure, start_serverapp, start_superlink, wait_for_outcome
 from understudy.federated.task import open_client, read_spending, read_terms, write_terms
 from understudy.privacy.budget import Budget
 

@@ -80,13 +80,7 @@ class AdversarialLearner(Learner):
 class GanWatch:
     """What is shown and kept of a run: the paper's diagnostics. It waits for the device only when it reports."""
 
-    def __init__(
-        self,
-        run: Run,
-        learner: AdversarialLearner,
-        step_of: PrivateStep,
-        schedule: StepSchedule,
-    ) -> None:
+    def __init__(self, run: Run, learner: AdversarialLearner, step_of: PrivateStep, schedule: StepSchedule) -> None:
         self._run, self._learner, self._step_of, self._schedule = run, learner, step_of, schedule
         self._seen: list[tuple[int, Tensor, Tensor]] = []
         self._latest: dict[str, float] = {}  # shown again where no generator step fell between two reports

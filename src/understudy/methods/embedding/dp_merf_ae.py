@@ -133,11 +133,7 @@ class DpMerfAe(Method):
         stepping = autoencoder_steps(run, network, config)
         embedding = CodeEmbedding.of_run(run, encoder, settings.autoencoder.code, settings.embedding)
         fit = CodeFit(generator, embedding, settings.embedding)
-        kept: dict[str, Stateful] = {
-            "encoder": encoder,
-            "autoencoder_optimizer": stepping.optimizer,
-            **fit.parts(),
-        }
+        kept: dict[str, Stateful] = {"encoder": encoder, "autoencoder_optimizer": stepping.optimizer, **fit.parts()}
         progress = Resumable(run, generator, kept)
         target = None
         for step in progress.steps(run.plan.steps):

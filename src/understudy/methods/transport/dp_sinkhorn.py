@@ -92,10 +92,7 @@ class DpSinkhornConfig(MethodConfig):
 
 
 # The generator learns from transport alone, as in the paper.
-_RANDOM_START: dict[str, Any] = {
-    "privacy": {"embedding_share": 0.0},
-    "method": {"generator": {"learning_rate": 1e-3}},
-}
+_RANDOM_START: dict[str, Any] = {"privacy": {"embedding_share": 0.0}, "method": {"generator": {"learning_rate": 1e-3}}}
 # One batch, one plan and one clip for all classes, as in the paper.
 _JOINT = {
     **_RANDOM_START,

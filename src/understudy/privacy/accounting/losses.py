@@ -153,8 +153,7 @@ def poisson_pair(rate: float, distance: float, grid: float, tail: float) -> Loss
     mirrored[0] += ndtr(-position[-1])
     mass[0] += below_p[0]
     return LossPair(
-        remove=LossLaw(first, mass, float(above_p[-1])),
-        add=LossLaw(-last, mirrored, float(ndtr(position[0]))),
+        remove=LossLaw(first, mass, float(above_p[-1])), add=LossLaw(-last, mirrored, float(ndtr(position[0])))
     )
 
 

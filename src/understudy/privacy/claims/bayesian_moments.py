@@ -5,12 +5,11 @@ equations 5 to 8. Symbols: lambda the order, q the Poisson rate, T the number of
 Hoelder's inequality, m the pairs drawn in a step. A unit's *length* is the norm of its clipped gradient over the clip
 bound, so it lies in 0..1, and ``noise_multiplier`` is the noise's deviation over the clip bound.
 
-All samples of a run together: what a mean over steps and units can be, with and without a law for its tails.
-
-Hoelder's inequality leaves the sum over steps of ``ln E[exp(T c)] / T``, where c is what a step costs a unit drawn from
-the data. The logarithm is concave, so that sum is at most ``ln`` of the mean of ``exp(T c)`` over all steps and units:
-one mean, with as many samples as there were pairs in the whole run. An outlier that shows up in one step of a hundred
-is missed by most steps and seen by the pool.
+The pool bounds a mean over all steps and units, with and without a law for its tails. Hoelder's inequality leaves the
+sum over steps of ``ln E[exp(T c)] / T``, where c is what a step costs a unit drawn from the data. The logarithm is
+concave, so that sum is at most ``ln`` of the mean of ``exp(T c)`` over all steps and units: one mean, with as many
+samples as there were pairs in the whole run. An outlier that shows up in one step of a hundred is missed by most steps
+and seen by the pool.
 """
 
 from __future__ import annotations
