@@ -207,7 +207,7 @@ class Fit:
 
 
 class FittedConfig(FitConfig, Protocol):
-    """The fit and the generator that is fitted."""
+    """The same, and the generator that is fitted."""
 
     latent: int
     width: int

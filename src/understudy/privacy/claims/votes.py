@@ -4,9 +4,8 @@ N. Papernot, S. Song, I. Mironov, A. Raghunathan, K. Talwar, U. Erlingsson, "Sca
 2018. Where a bin wins so clearly that noise hardly ever lets another win, its name tells little about any one teacher:
 Theorem 6 there bounds the Renyi divergence from these data to any neighbour by q, the chance of another winner.
 
-Privacy: all of this is computed from exact votes, so it is private. Nothing of it reaches the run or its price.
-
-The claim (``statements.VoteClaim``) has a kind and names of its own, and stands in no certificate.
+Privacy: all of this is computed from exact votes, so it is private. Nothing of it reaches the run or its price, and the
+claim (``statements.VoteClaim``), which has a kind and names of its own, stands in no certificate.
 """
 
 from __future__ import annotations
