@@ -25,7 +25,7 @@ import torch
 from discriminator_speed import random_data, synchronize
 from record import command_line, current_commit, device_name
 from understudy.configs import MethodConfig
-from understudy.data import ImageDataset
+from understudy.data.dataset import ImageDataset
 from understudy.engines.dpsgd.step import StepOptions
 from understudy.methods.adversarial.bayesian import PairLengths
 from understudy.methods.adversarial.discriminator import discriminator_step

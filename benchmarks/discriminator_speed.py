@@ -29,7 +29,8 @@ from torch.nn import functional
 
 from record import command_line, current_commit, device_name
 from understudy.configs import MethodConfig
-from understudy.data import ImageDataset, from_arrays
+from understudy.data.arrays import from_arrays
+from understudy.data.dataset import ImageDataset
 from understudy.engines.dpsgd.step import StepOptions
 from understudy.methods.adversarial.discriminator import discriminator_step
 from understudy.methods.config import build_config

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from record import command_line, current_commit, device_name
-from understudy.data import from_arrays
+from understudy.data.arrays import from_arrays
 from understudy.data.domain import source_options
 from understudy.devices import choose_device
 from understudy.engines.critics.panel import Home

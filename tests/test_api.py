@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from understudy.api import TrainOptions, release_early, resume, train
-from understudy.data import ImageDataset
+from understudy.data.dataset import ImageDataset
 from understudy.errors import AbortedRun, InputError, InterruptedRun, UnderstudyError
 from understudy.privacy.ledger import Account
 from understudy.privacy.mechanisms import GaussianMechanism

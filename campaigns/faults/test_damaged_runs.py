@@ -11,7 +11,7 @@ from tests.helpers.data import tiny_data
 from tests.helpers.runs import interrupt, read_lines, tiny_train
 
 from understudy.api import release_early, resume
-from understudy.data import ImageDataset
+from understudy.data.dataset import ImageDataset
 from understudy.errors import InputError
 from understudy.privacy.ledger import Ledger
 from understudy.release.verify import verify

@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 
 from understudy.cli.options import parse_labels
-from understudy.data import load, source_options
+from understudy.data.domain import source_options
 from understudy.data.femnist import read_leaf
 from understudy.data.folder import read_folder
-from understudy.data.sources import parse_declarations, parse_shape
+from understudy.data.sources import load, parse_declarations, parse_shape
 from understudy.errors import UnderstudyError
 from understudy.methods.base import configure
 from understudy.methods.config import apply_settings, read_config_file

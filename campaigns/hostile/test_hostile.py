@@ -17,9 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from understudy.data import load, source_options
+from understudy.data.domain import source_options
 from understudy.data.folder import read_folder
 from understudy.data.npz import read_array
+from understudy.data.sources import load
 from understudy.errors import InputError
 from understudy.privacy.certificate import parse_certificate
 from understudy.privacy.ledger import Ledger

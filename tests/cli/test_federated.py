@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -165,3 +167,13 @@ def test_without_flower_the_way_out_is_named(tmp_path, monkeypatch, call: Caller
     answer = call("federated", "demo", "--out", str(tmp_path / "demo"))
     assert answer.code == 2
     assert "pip install 'understudy[federated]'" in answer.err
+
+
+def test_flower_is_told_not_to_phone_home_before_it_is_imported(monkeypatch):
+    monkeypatch.delenv("FLWR_TELEMETRY_ENABLED", raising=False)
+    script = (
+        "import os, sys; from understudy.cli import federated; federated._require_flower(); "
+        "assert 'flwr' not in sys.modules; print(os.environ['FLWR_TELEMETRY_ENABLED'])"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert result.stdout.strip() == "0", result.stderr

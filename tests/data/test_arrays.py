@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from understudy.data import SourceOptions, from_arrays, source_options
+from understudy.data.arrays import from_arrays
+from understudy.data.domain import SourceOptions, source_options
 from understudy.errors import InputError
 
 GREY = np.arange(2 * 64, dtype=np.uint8).reshape(2, 8, 8)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.data import Domain, ImageDataset
+from understudy.data.dataset import ImageDataset
+from understudy.data.domain import Domain
 from understudy.errors import InputError
 
 

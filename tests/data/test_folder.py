@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from understudy.data import SourceOptions, load
+from understudy.data.domain import SourceOptions
+from understudy.data.sources import load
 from understudy.errors import InputError
 
 Write = Callable[..., Path]

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from understudy.data import SourceOptions, load
+from understudy.data.domain import SourceOptions
 from understudy.data.idx import read_idx
+from understudy.data.sources import load
 from understudy.errors import InputError
 
 IMAGES = np.arange(3 * 28 * 28, dtype=np.uint8).reshape(3, 28, 28)

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from understudy.data import SourceOptions, catalog, load
+from understudy.data import catalog
+from understudy.data.domain import SourceOptions
 from understudy.data.fetch import import_local
+from understudy.data.sources import load
 from understudy.errors import InputError
 
 Write = Callable[..., Path]

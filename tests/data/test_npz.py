@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from understudy.data import SourceOptions, load, npz
+from understudy.data import npz
+from understudy.data.domain import SourceOptions
+from understudy.data.sources import load
 from understudy.errors import InputError
 
 IMAGES = np.arange(4 * 64, dtype=np.uint8).reshape(4, 8, 8)

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy.data import ImageDataset, Partition, SourceOptions, from_arrays
+from understudy.data.arrays import from_arrays
+from understudy.data.dataset import ImageDataset
+from understudy.data.domain import SourceOptions
 from understudy.data.npz import read_array, write_arrays
+from understudy.data.partition import Partition
 from understudy.errors import InputError
 
 

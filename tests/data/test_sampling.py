@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy.data import SourceOptions, from_arrays, sampling_rate
-from understudy.data.sampling import coin_flips, uniform_integers
+from understudy.data.arrays import from_arrays
+from understudy.data.domain import SourceOptions
+from understudy.data.sampling import coin_flips, sampling_rate, uniform_integers
 from understudy.errors import InputError
 
 IMAGES = np.zeros((60, 8, 8), dtype=np.uint8)

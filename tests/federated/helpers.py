@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from understudy.data import ImageDataset, from_arrays
+from understudy.data.arrays import from_arrays
+from understudy.data.dataset import ImageDataset
 from understudy.data.domain import source_options
 from understudy.federated.client import Client, Membership
 from understudy.federated.contract import Contract

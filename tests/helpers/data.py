@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from understudy.data import ImageDataset, from_arrays
-from understudy.data.dataset import with_clients
+from understudy.data.arrays import from_arrays
+from understudy.data.dataset import ImageDataset, with_clients
 
 from .cases import CLASSES, RECORDS, case_of
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from understudy.api import TrainOptions, train
-from understudy.data import ImageDataset
+from understudy.data.dataset import ImageDataset
 from understudy.errors import InterruptedRun
 from understudy.release.release import Release
 

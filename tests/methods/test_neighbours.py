@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from understudy.data import ImageDataset
+from understudy.data.dataset import ImageDataset
 
 from ..helpers.cases import EVERY_CASE
 from ..helpers.data import with_labels

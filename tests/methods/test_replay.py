@@ -25,7 +25,7 @@ from torch import Tensor
 
 import understudy
 from understudy.api import TrainOptions, train
-from understudy.data import ImageDataset
+from understudy.data.dataset import ImageDataset
 from understudy.privacy.mechanisms import GaussianMechanism
 
 from ..federated.helpers import federated_data

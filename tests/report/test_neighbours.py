@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from understudy.data import from_arrays
+from understudy.data.arrays import from_arrays
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.report import neighbours

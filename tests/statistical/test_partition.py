@@ -15,7 +15,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from understudy.data import ImageDataset, Partition, SourceOptions, from_arrays
+from understudy.data.arrays import from_arrays
+from understudy.data.dataset import ImageDataset
+from understudy.data.domain import SourceOptions
+from understudy.data.partition import Partition
 
 FALSE_ALARM = 1e-6
 SUBSETS, UNITS, RUNS = 10, 40, 4_000

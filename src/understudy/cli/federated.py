@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -217,8 +218,10 @@ def demo(
 
 
 def _require_flower() -> None:
+    """Flower is there, and does not phone home: it reads that when it is imported, which must come later."""
     from importlib.util import find_spec
 
+    os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
     if find_spec("flwr") is None:
         raise InputError("flower: it is not installed; pip install 'understudy[federated]'")
 

@@ -12,7 +12,7 @@ from understudy.errors import InputError
 from understudy.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from understudy.data import ImageDataset
+    from understudy.data.dataset import ImageDataset
     from understudy.data.domain import Domain
     from understudy.data.sources import DataOptions
     from understudy.report.report import ReportOptions

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from understudy.configs import MethodConfig
-from understudy.data import ImageDataset
+from understudy.data.dataset import ImageDataset
 from understudy.engines.dpsgd.gradients import FlatParameters
 from understudy.engines.dpsgd.step import PrivateStep, StepOptions
 from understudy.engines.records import Examples

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from understudy.data import ImageDataset
+from understudy.data.dataset import ImageDataset
 from understudy.engines.dpsgd.step import PrivateStep, StepOptions
 from understudy.errors import BudgetError, InputError
 from understudy.methods.adversarial.discriminator import Fakes, adversary_losses, discriminator_step

@@ -13,7 +13,7 @@ from PIL import Image
 from torch.nn import functional
 
 from understudy.api import TrainOptions, resume, train
-from understudy.data import from_arrays
+from understudy.data.arrays import from_arrays
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.methods.adversarial.dpgan import DpGanMethodConfig

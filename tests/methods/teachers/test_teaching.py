@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sequential_critic import critic_of
-from understudy.data import ImageDataset
+from understudy.data.dataset import ImageDataset
 from understudy.data.partition import Partition
 from understudy.engines.critics.panel import FakePool
 from understudy.engines.critics.subsets import SubsetTable

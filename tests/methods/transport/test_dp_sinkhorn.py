@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from understudy.api import TrainOptions, train
-from understudy.data import from_arrays
+from understudy.data.arrays import from_arrays
 from understudy.data.domain import Domain
 from understudy.engines.learner import SlopeLearner
 from understudy.errors import AbortedRun, CheckError, InputError
