@@ -213,7 +213,8 @@ def _sampled(direction: Direction, grid: float, spread: float) -> tuple[int, Arr
 def _read_epsilon(distribution: Any, allowed: float) -> float:
     if float(distribution.get_delta_for_epsilon(0.0)) <= allowed:
         return 0.0
-    return float(distribution.get_epsilon_for_delta(allowed))
+    with np.errstate(over="ignore"):  # a quotient of masses that is infinite is compared, and nothing else
+        return float(distribution.get_epsilon_for_delta(allowed))
 
 
 def _chernoff(parts: Sequence[tuple[_Piece, Direction]], grid: float, delta: float) -> float:
