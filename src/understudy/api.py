@@ -27,7 +27,7 @@ from understudy.privacy.certificate import read_certificate
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.plan import Plan, remarked
 from understudy.progress import Audience
-from understudy.release.folders import CERTIFICATE
+from understudy.release.folders import CERTIFICATE, SIGNATURE
 from understudy.runs.copies import RunIdentity
 from understudy.runs.description import (
     RunDescription,
@@ -130,8 +130,25 @@ def release_early(out: Path | str) -> Release:
         return certify(get_method(description.method), folder, description, ledger, generator, reason)
 
 
-def release_run(out: Path, to: Path | None = None, allow_seeded: bool = False) -> tuple[Release, Path]:
-    """The finished release of a run, or an early one of its newest checkpoint; and where it is, or was copied to."""
+def release_run(
+    out: Path,
+    to: Path | None = None,
+    allow_seeded: bool = False,
+    sign: Path | None = None,
+    passphrase: str | None = None,
+) -> tuple[Release, Path]:
+    """The finished release of a run, or an early one of its newest checkpoint; and where it is, or was copied to.
+
+    ``sign`` is the private key that vouches for the copy. A signed copy is not replaced by one without a signature.
+    """
+    if sign is not None and to is None:
+        raise InputError("release: --sign signs what is handed out; name a folder for it with --to")
+    if to is not None and sign is None and (to / SIGNATURE).exists():
+        raise InputError(f"release: {to} is signed; sign again with --sign, or choose another folder")
+    if sign is not None:
+        from understudy.release.signing import signing_key
+
+        signing_key(sign, passphrase)  # before anything is released
     release = _current_release(RunFolder(out))
     if to is None:
         return release, RunFolder(out).release
@@ -139,7 +156,7 @@ def release_run(out: Path, to: Path | None = None, allow_seeded: bool = False) -
         other = read_certificate(to / CERTIFICATE)
         if other.generator_sha256 != release.certificate.generator_sha256:
             raise InputError(f"release: {to} holds another release; choose another folder, or remove that one first")
-    return release, release.save(to, allow_seeded=allow_seeded)
+    return release, release.save(to, allow_seeded=allow_seeded, sign=sign, passphrase=passphrase)
 
 
 def _current_release(folder: RunFolder) -> Release:

@@ -46,6 +46,8 @@ def record(release_folder: Path, audits: Sequence[AuditRecord]) -> Verification:
     Privacy: an audit on data that were not declared public would disclose them, and is refused.
     """
     place = folders.find_release(release_folder)
+    if (place / folders.SIGNATURE).exists():
+        raise InputError(f"audit: {place} is signed as it is; record audits in its run, and sign after that")
     release = load(place)
     if release.certificate.not_private is not None:
         raise InputError(f"audit: {release.certificate.not_private}; there is no certificate to add audits to")

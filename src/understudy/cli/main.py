@@ -18,6 +18,7 @@ from understudy.cli import (
     evaluate,
     federated,
     inspect,
+    keys,
     methods,
     plan,
     release,
@@ -57,6 +58,7 @@ for _module in (
 app.add_typer(audit.app, name="audit")
 app.add_typer(data.app, name="data")
 app.add_typer(federated.app, name="federated")
+app.add_typer(keys.app, name="keys")
 
 
 def _print_version(wanted: bool) -> None:

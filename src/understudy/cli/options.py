@@ -67,6 +67,31 @@ ReleaseFolder = Annotated[
     Path, typer.Argument(metavar="RELEASE", help="Folder of a release, or of the run that made it.")
 ]
 
+PassphraseFile = Annotated[
+    Path | None, typer.Option("--passphrase-file", help="The first line of this file is the passphrase of the key.")
+]
+TrustedKeys = Annotated[
+    Path | None,
+    typer.Option(
+        "--key", metavar="PUB", help="The public key that must have signed it, or a folder of keys that you trust."
+    ),
+]
+
+
+def passphrase(path: Path | None) -> str | None:
+    """The passphrase in a file: its first line."""
+    if path is None:
+        return None
+    try:
+        with path.open(encoding="utf-8") as file:
+            line = file.readline(10_000).rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise InputError(f"--passphrase-file: {path} cannot be read ({reason}); pass a text file") from None
+    if not line:
+        raise InputError(f"--passphrase-file: the first line of {path} is empty; write the passphrase there")
+    return line
+
 
 def refuse_moved_alone(moved: bool, resume: bool) -> None:
     """``--moved`` without ``--resume`` means nothing."""

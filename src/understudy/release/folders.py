@@ -17,6 +17,7 @@ CONFIG = "config.json"
 CERTIFICATE = "certificate.json"
 MODEL_CARD = "README.md"
 SAMPLES = "samples.png"
+SIGNATURE = "model.sig"  # only where somebody signed
 ALLOWED_FILES = (WEIGHTS, CONFIG, CERTIFICATE, MODEL_CARD, SAMPLES)
 
 
@@ -42,7 +43,7 @@ def holds_only_a_release(folder: Path) -> bool:
     """Whether a folder holds a release and nothing else, so that a newer release may take its place."""
     names = {entry.name for entry in folder.iterdir()}
     plain = all(entry.is_file() and not entry.is_symlink() for entry in folder.iterdir())
-    return plain and CERTIFICATE in names and names <= set(ALLOWED_FILES)
+    return plain and CERTIFICATE in names and names <= {*ALLOWED_FILES, SIGNATURE}
 
 
 @contextmanager

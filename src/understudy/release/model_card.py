@@ -13,6 +13,7 @@ from PIL import Image
 from understudy.privacy.claims.statements import claim_in_words
 from understudy.privacy.meaning import against, attack_bound, by_viewer, claim, event_in_words, in_words
 from understudy.privacy.randomness.streams import OS_ENTROPY
+from understudy.release.signing import in_card
 
 if TYPE_CHECKING:
     from understudy.release.release import Release
@@ -53,8 +54,8 @@ _LIMITS = """\
 """
 
 
-def model_card(release: Release) -> str:
-    """The model card as Markdown; names that came from outside are escaped."""
+def model_card(release: Release, signer: str | None = None) -> str:
+    """The model card as Markdown; names that came from outside are escaped. ``signer`` is the fingerprint of a key."""
     certificate = release.certificate
     if certificate.not_private is not None:
         return _card_without_privacy(release)
@@ -73,9 +74,21 @@ def model_card(release: Release) -> str:
         f"Runs on this data known to the certificate: {certificate.runs_on_this_data}. "
         f"Randomness: {plain(certificate.randomness)}. Created: {plain(certificate.created)}.\n",
         _USE,
+        _who_vouches(signer),
         _LIMITS + "\n".join(f"  - {plain(item)}" for item in certificate.not_covered or ("side channels",)) + "\n",
     ]
     return "\n".join(parts)
+
+
+def _who_vouches(signer: str | None) -> str:
+    if signer is None:
+        return "## Who vouches for it\n\nNobody signed this folder: nobody vouches for the events.\n"
+    return (
+        f"## Who vouches for it\n\nThis folder was signed with {in_card(signer)}; the signature is `model.sig`. That is "
+        "what the folder says of itself, and anybody can say it: get the public key from whom you think it came from, "
+        "by another way than the folder, and check with `understudy verify path/to/this/folder --key THEIRS.pub`. "
+        "A signature says who vouches for the events; it does not prove them.\n"
+    )
 
 
 def _card_without_privacy(release: Release) -> str:

@@ -26,7 +26,7 @@ from understudy.privacy.claims.statements import keep_claims
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.meaning import by_viewer
 from understudy.privacy.randomness.streams import OS_ENTROPY, Randomness
-from understudy.release import folders
+from understudy.release import folders, signing
 from understudy.release.contents import (
     ReleaseConfig,
     generator_from_bytes,
@@ -107,15 +107,28 @@ class Release:
         picks = torch.randint(len(allowed), (count,), generator=random, device=random.device)
         return torch.tensor(allowed, device=random.device)[picks]
 
-    def save(self, folder: Path | str, *, allow_seeded: bool = False, without_guarantee: bool = False) -> Path:
+    def save(
+        self,
+        folder: Path | str,
+        *,
+        allow_seeded: bool = False,
+        without_guarantee: bool = False,
+        sign: Path | str | None = None,
+        passphrase: str | None = None,
+    ) -> Path:
         """Write the release folder: exactly the allowed files, all of them or none.
 
         An existing folder is replaced only if it is empty or holds a release and nothing else. A run with a seed is
         refused unless ``allow_seeded``, and one of a method without privacy unless ``without_guarantee``; their
         certificates keep the stamp, and ``verify`` refuses it.
+
+        ``sign`` is the file of a private key (``understudy keys new``): the model card names it, and ``model.sig``
+        covers every file. A signature belongs to one folder: a release that was loaded and is saved without ``sign`` is
+        unsigned, and its model card says so.
         """
         from understudy.release.model_card import grid_png, model_card
 
+        key = None if sign is None else self._signing_key(sign, passphrase)
         if self.certificate.randomness != OS_ENTROPY and not allow_seeded:
             raise InputError(
                 f"release: the run was {self.certificate.randomness!r}; who knows the seed can remove the noise, so "
@@ -137,9 +150,18 @@ class Release:
             write_bytes(place / folders.WEIGHTS, weights)
             write_text(place / folders.CONFIG, config)
             write_text(place / folders.CERTIFICATE, self.certificate.to_json())
-            write_text(place / folders.MODEL_CARD, model_card(self))
+            write_text(place / folders.MODEL_CARD, model_card(self, key.fingerprint if key else None))
             write_bytes(place / folders.SAMPLES, grid_png(self))
+            if key is not None:
+                signing.sign(place, Path(folder).resolve().name, key)
         return Path(folder)
+
+    def _signing_key(self, sign: Path | str, passphrase: str | None) -> signing.SigningKey:
+        """The key to sign with; a release that `verify` refuses anyway is not worth anybody's name."""
+        if self.certificate.randomness != OS_ENTROPY or self.certificate.not_private is not None:
+            stamp = self.certificate.not_private or self.certificate.randomness
+            raise InputError(f"release: it is stamped {stamp!r}, so nobody should vouch for it; leave the key out")
+        return signing.signing_key(sign, passphrase)
 
     def _config(self) -> ReleaseConfig:
         return make_config(
