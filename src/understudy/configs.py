@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -29,14 +30,22 @@ class Config(Strict):
     """What a user sets."""
 
 
-def validated(kind: type[Model], raw: object, what: str, way_out: str) -> Model:
-    """Plain data as a model; the first mistake is one sentence."""
+def validated(kind: type[Model], raw: object, what: str, way_out: str, *, exact: bool = False) -> Model:
+    """Plain data as a model; the first mistake is one sentence.
+
+    ``exact``: every value must have its type in JSON already, so that "0.5" is no number and true is not 1.
+    """
     try:
-        return kind.model_validate(raw)
+        return exactly(kind, raw) if exact else kind.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "value"
         raise InputError(f"{what}: {where}: {first['msg']}; {way_out}") from None
+
+
+def exactly(kind: type[Model], raw: object) -> Model:
+    """Decoded JSON as a model without any conversion of types; a whole number for a real one is none."""
+    return kind.model_validate_json(json.dumps(raw), strict=True)
 
 
 class PrivacyConfig(Config):

@@ -1,4 +1,7 @@
-"""Files that appear whole or not at all: safetensors, text and JSON, written aside, synced and renamed. No pickle."""
+"""Files that appear whole or not at all: safetensors, text and JSON, written aside, synced and renamed. No pickle.
+
+What is private is written for its owner alone, whatever the umask, and from the moment that its name is there.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ import fcntl
 import glob
 import hashlib
 import json
+import math
 import os
+import re
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from understudy.errors import InputError
 
@@ -21,17 +27,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LARGEST_JSON = 4 * 2**20  # bytes
+_LARGEST_INTEGER, _MOST_DIGITS = 2**63 - 1, 20
+_DEEPEST = 64
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)  # a string is skipped as a whole
 _YOUNG_SECONDS = 5.0
+_OWNER_ONLY_FILE, _OWNER_ONLY_FOLDER, _OTHERS = 0o600, 0o700, 0o077
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Save tensors to a safetensors file."""
+    """Save tensors to a safetensors file of a run; they are for its owner alone."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     contiguous = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     temporary = _temporary(path)
     try:
+        open_private(temporary, "wb").close()  # a version of safetensors that does not ask who may read finds it closed
         save_file(contiguous, temporary, metadata=dict(metadata or {}))
         _publish(temporary, path)
     except (OSError, SafetensorError) as error:
@@ -51,16 +62,17 @@ def read_tensors(path: Path, device: str = "cpu") -> tuple[dict[str, Tensor], di
         raise InputError(f"tensors: {path} cannot be read ({error}); the file is missing or damaged") from None
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file."""
-    write_bytes(path, text.encode("utf-8"))
+def write_text(path: Path, text: str, *, private: bool = False) -> None:
+    """Write a text file, where it is ``private`` for its owner alone."""
+    write_bytes(path, text.encode("utf-8"), private=private)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a binary file."""
+def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write a binary file, where it is ``private`` for its owner alone."""
     temporary = _temporary(path)
     try:
-        temporary.write_bytes(content)
+        with open_private(temporary, "wb") if private else temporary.open("wb") as file:
+            file.write(content)
         _publish(temporary, path)
     except OSError as error:
         _discard(temporary)
@@ -68,22 +80,77 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def read_json(path: Path, what: str) -> Any:
-    """Decode a JSON file of reasonable size."""
+    """The value of a JSON file, read strictly (``decode_json``) and within a size."""
     try:
-        if path.stat().st_size > _LARGEST_JSON:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_JSON + 1)
+        if len(content) > _LARGEST_JSON:
             raise InputError(f"{what}: {path} is larger than {_LARGEST_JSON} bytes; it is not a {what}")
-        return decode_json(path.read_text(encoding="utf-8"))
+        return decode_json(content.decode("utf-8"))
     except OSError as error:
         raise InputError(f"{what}: {path} cannot be read ({error.strerror}); is this a release folder?") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{what}: {path} is not valid JSON; the file is damaged") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{what}: {path} is not valid JSON (it is not UTF-8); the file is damaged") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{what}: {path} is not valid JSON ({error}); the file is damaged") from None
 
 
 def decode_json(text: str) -> Any:
-    """The value of a JSON text; a ValueError also where half a character is escaped, which nobody could write again."""
-    value = json.loads(text)
-    json.dumps(value, ensure_ascii=False).encode("utf-8")
+    """The value of a JSON text, or a ValueError where two readers could see two values in it, or none could.
+
+    A key that occurs twice, NaN and Infinity, a number beyond double precision, an integer beyond 64 bits, deep nesting
+    and half a character are refused: nothing here writes them, and what one program shows of them is not what another
+    computes with.
+    """
+    if _depth(text) > _DEEPEST:
+        raise ValueError(f"it is nested more than {_DEEPEST} deep")
+    value = json.loads(
+        text, object_pairs_hook=_object, parse_int=_integer, parse_float=_finite, parse_constant=_no_constant
+    )
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("half a character is escaped") from None
     return value
+
+
+def _depth(text: str) -> int:
+    """How deep lists and objects lie in each other; brackets within strings do not count."""
+    depth = deepest = 0
+    for found in _BRACKETS.finditer(text):
+        bracket = found.group()
+        if bracket in ("[", "{"):
+            depth += 1
+            deepest = max(deepest, depth)
+        elif bracket in ("]", "}"):
+            depth -= 1
+    return deepest
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key[:60]!r} occurs twice")
+        found[key] = value
+    return found
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS or not -_LARGEST_INTEGER <= int(digits) <= _LARGEST_INTEGER:
+        raise ValueError(f"an integer of {len(digits.lstrip('-'))} digits is beyond 64 bits")
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {digits[:60]} is beyond double precision")
+    return value
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
 
 
 def read_object(path: Path, what: str) -> dict[str, Any]:
@@ -112,6 +179,51 @@ def make_folder(path: Path, what: str) -> None:
         probe.unlink(missing_ok=True)  # another process may be probing too
     except OSError as error:
         raise InputError(f"{what}: {path} cannot be written ({error.strerror}); choose another folder") from None
+
+
+def make_private_folder(path: Path, what: str) -> None:
+    """Create a folder that can be written to, and that its owner alone may enter; one that others may is closed."""
+    with suppress(OSError):  # whatever it is, the next line says it
+        path.mkdir(mode=_OWNER_ONLY_FOLDER, parents=True, exist_ok=True)
+    make_folder(path, what)
+    close_to_others(path, what)
+
+
+def close_to_others(folder: Path, what: str) -> None:
+    """Take all permissions on a folder, and on everything in it, from everybody but its owner; links are left alone.
+
+    Privacy: earlier versions left private folders to the umask. The outermost is closed first: whoever cannot enter it
+    reaches nothing below.
+    """
+    top = folder.resolve()
+    try:
+        _close(top)
+        for place, folders, files in os.walk(top):
+            for name in (*folders, *files):
+                _close(Path(place, name))
+    except OSError as error:
+        raise InputError(
+            f"{what}: {folder} is open to other users, and that cannot be changed ({error.strerror}); make it your own "
+            "with chown, or choose another folder"
+        ) from None
+
+
+def _close(path: Path) -> None:
+    with suppress(FileNotFoundError):  # removed meanwhile
+        mode = path.lstat().st_mode
+        if mode & _OTHERS and not stat.S_ISLNK(mode):
+            path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
+
+
+def open_private(path: Path, mode: str) -> IO[Any]:
+    """Open a file to write to that its owner alone can read: it is created so, and closed to others before a word."""
+
+    def opener(name: str, flags: int) -> int:
+        descriptor = os.open(name, flags, _OWNER_ONLY_FILE)
+        os.fchmod(descriptor, _OWNER_ONLY_FILE)
+        return descriptor
+
+    return open(path, mode, opener=opener, encoding=None if "b" in mode else "utf-8")
 
 
 def sync_folder(folder: Path) -> None:

@@ -98,7 +98,7 @@ def test_verify_ends_with_the_line(call: Caller, released: Path):
 def test_verify_fails_with_exit_code_one(call: Caller, released: Path):
     edit_json(released / "certificate.json", lambda certificate: certificate["guarantees"][0].update(epsilon=1.0))
     sentence = call.refused("verify", released, code=1)
-    assert "does not verify: guarantee 1: pld" in sentence
+    assert "is refused: guarantee 1: pld" in sentence
     answer = call("verify", released, "--json")
     assert answer.code == 1
     assert answer.json()["passed"] is False

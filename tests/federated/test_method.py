@@ -103,11 +103,12 @@ def test_its_release_verifies_every_guarantee_with_both_accountants(finished):
         (0, {"epsilon": 0.5}, "guarantee 1: pld"),
         (1, {"epsilon": 0.5}, "guarantee 2: fourier"),
         (2, {"epsilon": 0.5}, "guarantee 3: pld"),
-        (1, {"limits": {"clients": 3, "rounds": 4, "queries": 12, "slots": 12, "answers": 20}, "epsilon": 2}, "plan"),
+        (1, {"limits": {"clients": 3, "rounds": 4, "queries": 12, "slots": 12, "answers": 20}, "epsilon": 2}, "viewers"),
         (1, {"adjacency": "add-remove"}, "guarantee 2: kind"),
         (2, {"coalition": 3}, "guarantee 3: kind"),
         (0, {"delta_parts": None}, "guarantee 1: limits"),
-        (0, {"limits": None}, "plan"),
+        (0, {"limits": None}, "viewers"),
+        (2, {"coalition": 2, "epsilon": 50}, "viewers"),
         (0, {"limits": {"clients": 3, "rounds": 4, "queries": 12, "slots": 5, "answers": 40}}, "guarantee 1: limits"),
         (0, {"limits": {"clients": 4, "rounds": 4, "queries": 12, "slots": 12, "answers": 40}}, "guarantee 1: limits"),
         (0, {"limits": {"clients": 3, "rounds": 3, "queries": 12, "slots": 12, "answers": 36}}, "guarantee 1: limits"),
@@ -130,7 +131,7 @@ def test_an_altered_claim_does_not_verify(viewer, change, complaint, finished, t
 
 
 def test_it_reports_public_values_only(finished):
-    allowed = {"step", "seconds", "contrast", "rounds", "answers", "bytes_per_step", "epsilon_spent"}
+    allowed = {"step", "contrast", "rounds", "answers", "bytes_per_step", "epsilon_spent"}
     lines = read_lines(finished / "progress.jsonl")
     assert [line["rounds"] for line in lines] == [1, 2, 3, 4]
     assert all(set(line) == allowed for line in lines)

@@ -30,7 +30,7 @@ from understudy.runs.copies import MOVED
 
 from ..helpers.cases import CLASSES, RECORDS
 from ..helpers.data import tiny_data
-from ..helpers.runs import own_state_folder, read_lines
+from ..helpers.runs import open_to_others, own_state_folder, read_lines
 from ..release.building import EPSILON, edit_json, make_release
 
 BUDGET = Budget(12.0, 1e-5)  # make_release costs 4.38 of it
@@ -138,13 +138,15 @@ def forge(folder: Path, method: str) -> None:
 
 def test_an_annotated_release_without_the_hash_of_its_config_fails(copied: Path):
     edit_json(copied / "certificate.json", lambda certificate: certificate.pop("config_sha256"))
-    assert [check.name for check in verify(copied).checks if not check.passed] == ["plan"]
+    result = verify(copied)
+    assert [check.name for check in result.checks if not check.passed] == ["config hash", "plan"]
+    assert result.verdict == "refused"
 
 
 def test_what_the_generator_assumed_public_must_be_listed_too(copied: Path):
     edit_json(copied / "certificate.json", lambda certificate: certificate["assumed_public"].remove(ONLY_OF_THE_BASE))
     (found,) = [check for check in verify(copied).checks if not check.passed]
-    assert found.name == "generator"
+    assert found.name == "facts"
     assert ONLY_OF_THE_BASE in found.detail
 
 
@@ -161,6 +163,14 @@ def test_every_step_is_on_record_before_it_is_used(finished: Path):
     assert (event.planned, event.executed) == (6, 6)
     kinds = [line["kind"] for line in read_lines(finished / "ledger.jsonl")]
     assert kinds[0] == "plan"
+
+
+def test_its_run_tells_no_time_and_keeps_what_is_private_for_its_owner(finished: Path):
+    """Steps and spending are all that it shows, so its progress is the same whatever the records are."""
+    lines = read_lines(finished / "progress.jsonl")
+    assert [line["annotator_steps"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert {key for line in lines for key in line} == {"step", "annotator_steps", "epsilon_spent"}
+    assert open_to_others(finished / "private") == []
 
 
 def test_an_interrupted_annotation_is_resumed_and_never_overspends(tmp_path: Path):

@@ -11,6 +11,7 @@ import torch
 
 from understudy.data.domain import Domain
 from understudy.models.generator import GeneratorConfig, build_generator
+from understudy.privacy.certificate import NOT_COVERED
 from understudy.privacy.randomness.streams import OS_ENTROPY
 from understudy.release.release import Release, build_release
 
@@ -33,7 +34,7 @@ def make_release(
         "assumed_public": domain.assumed_public(),
         "randomness": OS_ENTROPY,
         "runs_on_this_data": 1,
-        "not_covered": ["side channels"],
+        "not_covered": NOT_COVERED,
     }
     return build_release("dp-merf", generator, domain, CONFIG, certificate | fields)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from understudy.errors import InputError
-from understudy.privacy.randomness.streams import SEEDED
+from understudy.privacy.randomness.streams import OS_ENTROPY, SEEDED
 from understudy.release.verify import Verification, verify
 
 from ..helpers.certificates import AS_DESIGNED
@@ -54,7 +54,6 @@ def test_it_says_what_it_proves_and_what_not(folder: Path):
 
 
 def test_what_was_not_compared_is_not_said_to_be_proven(folder: Path):
-    """A certificate without the hash of its config, and one of a method that is not known here."""
     planned, named = "the events are those that the released config plans", "the config is the one that"
     assert planned in verify(folder).proves
     edit_json(certificate_of(folder), lambda certificate: certificate.pop("config_sha256"))
@@ -65,20 +64,98 @@ def test_what_was_not_compared_is_not_said_to_be_proven(folder: Path):
     assert all(set(check) == {"name", "passed", "detail"} for check in result.as_dict()["checks"])
 
 
-def test_the_plan_of_a_method_that_is_not_known_is_not_proven(folder: Path):
+def test_a_refusal_proves_nothing(folder: Path):
+    edit_json(certificate_of(folder), _guarantee(epsilon=1.0))
+    assert verify(folder).verdict == "refused"
+    assert verify(folder).proves == ()
+
+
+# What is missing or tied to nothing keeps a release from being verified, though nothing contradicts it
+
+
+def renamed(folder: Path) -> None:
     edit_json(folder / "config.json", lambda config: config.update(method="another"))
     digest = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
     edit_json(certificate_of(folder), lambda certificate: certificate.update(method="another", config_sha256=digest))
+
+
+def unbound(folder: Path) -> None:
+    edit_json(certificate_of(folder), lambda certificate: certificate.pop("config_sha256"))
+    edit_json(certificate_of(folder), _event(noise_multiplier=1000.0))
+    edit_json(certificate_of(folder), _guarantee(epsilon=0.01))
+
+
+def open_noise(folder: Path) -> None:
+    edit_json(folder / "config.json", lambda config: config["method_config"].pop("privacy"))
+    digest = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
+    edit_json(certificate_of(folder), lambda certificate: certificate.update(config_sha256=digest))
+
+
+def _edit(change: Any) -> Any:
+    return lambda folder: edit_json(certificate_of(folder), change)
+
+
+@pytest.mark.parametrize(
+    ("change", "missing"),
+    [
+        pytest.param(unbound, {"config hash", "plan"}, id="config unbound and the noise raised"),
+        pytest.param(renamed, {"plan"}, id="renamed to a method that is not known"),
+        pytest.param(open_noise, {"plan"}, id="a config that plans any noise"),
+        pytest.param(
+            lambda folder: edit_json(certificate_of(folder), _guarantee(delta=0.5)),
+            {"guarantee 1: units"},
+            id="delta one half",
+        ),
+        pytest.param(
+            lambda folder: edit_json(certificate_of(folder), _guarantee(delta=1.01e-3)),
+            {"guarantee 1: units"},
+            id="delta above one over the records",
+        ),
+        pytest.param(_edit(lambda found: found.update(not_covered=[])), {"not covered"}, id="covers everything"),
+        pytest.param(_edit(lambda found: found.pop("not_covered")), {"not covered"}, id="says not what it covers"),
+        pytest.param(_edit(lambda found: found["not_covered"].pop(0)), {"not covered"}, id="covers side channels"),
+    ],
+)
+def test_what_verified_needs_and_is_missing_makes_a_release_consistent_at_best(
+    folder: Path, change: Any, missing: set[str]
+):
+    change(folder)
     result = verify(folder)
-    assert result.passed
-    assert "the events are those that the released config plans" not in result.proves
-    assert "the config is the one that the certificate names" in result.proves
+    assert result.verdict == result.as_dict()["verdict"] == "consistent"
+    assert not result.passed
+    assert not result.as_dict()["passed"]
+    assert failed(result) == set(result.as_dict()["missing"]) == missing
+    assert result.epsilon is not None
 
 
-def test_the_example_of_the_design_is_accepted(folder: Path):
+def test_a_delta_up_to_one_over_the_records_is_verified_with_a_plain_remark_above_a_tenth(folder: Path):
+    assert verify(folder).remarks == ()  # 1,000 records at delta 1e-5: 0.01
+    for delta, remarked in ((1e-4, False), (1.01e-4, True), (1e-3, True)):
+        edit_json(certificate_of(folder), _guarantee(delta=delta))
+        result = verify(folder)
+        assert result.verdict == "verified"
+        assert bool(result.remarks) is remarked
+    assert result.remarks[0].startswith("delta 0.001 times 1,000 records is 1: within this guarantee (against public)")
+    assert result.as_dict()["remarks"] == list(result.remarks)
+
+
+def test_a_seed_that_the_certificate_denies_is_a_statement_of_the_trainer(tmp_path: Path):
+    """Nobody can see from a release how its noise was drawn, so nothing says that it was found out."""
+    place = make_release(randomness=SEEDED).save(tmp_path / "seeded", allow_seeded=True)
+    edit_json(certificate_of(place), lambda certificate: certificate.update(randomness=OS_ENTROPY))
+    result = verify(place)
+    assert any(line.startswith("randomness: ") for line in result.as_dict()["stated_by_the_trainer"])
+    assert not any("operating system" in check.detail for check in result.checks)
+    assert {"runs on this data: 1"} < set(result.stated)
+    assert any("took place" in line for line in result.stated)
+
+
+def test_the_example_of_the_design_is_consistent(folder: Path):
+    """It names no config, so nothing ties its events to anything."""
     put_example(folder)
     result = verify(folder)
-    assert result.passed, [check for check in result.checks if not check.passed]
+    assert result.verdict == "consistent"
+    assert failed(result) == {"config hash", "plan", "not covered"}
     assert result.epsilon == pytest.approx(9.03, abs=0.001)
 
 
@@ -96,7 +173,8 @@ def test_an_event_with_nothing_optional_is_accepted(folder: Path):
         certificate["events"] = [{"mechanism": "gaussian", "noise_multiplier": 1.0, "count": 1}]
 
     edit_json(certificate_of(folder), strip)
-    assert verify(folder).passed
+    assert verify(folder).verdict == "consistent"
+    assert failed(verify(folder)) == {"config hash", "plan", "not covered"}
 
 
 def _guarantee(**fields: Any) -> Any:
@@ -142,11 +220,29 @@ def _event(**fields: Any) -> Any:
         pytest.param(lambda certificate: certificate.pop("generator_sha256"), "certificate", id="no hash"),
         pytest.param(lambda certificate: certificate.update(randomness=SEEDED), "randomness", id="seeded"),
         pytest.param(lambda certificate: certificate.update(randomness="dice"), "randomness", id="other randomness"),
-        pytest.param(lambda certificate: certificate.update(method="gs-wgan"), "generator", id="another method"),
+        pytest.param(lambda certificate: certificate.update(method="gs-wgan"), "facts", id="another method"),
         pytest.param(
-            lambda certificate: certificate.update(assumed_public=["nominal_records: 9"]),
-            "generator",
-            id="hidden facts",
+            lambda certificate: certificate.update(assumed_public=["nominal_records: 9"]), "facts", id="hidden facts"
+        ),
+        pytest.param(
+            lambda certificate: certificate["assumed_public"].insert(0, "nominal_records: 9000000"),
+            "facts",
+            id="two numbers of records",
+        ),
+        pytest.param(
+            lambda certificate: certificate["events"].append(GAUSSIAN | {"noise_multiplier": 1e6}),
+            "plan",
+            id="an event that nobody planned",
+        ),
+        pytest.param(
+            lambda certificate: (_guarantee(epsilon=10.0)(certificate), _event(count=2, planned=2)(certificate)),
+            "plan",
+            id="more steps than planned, and no word of a raised plan",
+        ),
+        pytest.param(
+            lambda certificate: certificate["guarantees"].extend([{"epsilon": EPSILON, "delta": DELTA}] * 30),
+            "guarantees",
+            id="far too many guarantees",
         ),
         pytest.param(
             lambda certificate: certificate["guarantees"].append({"epsilon": 1.0, "delta": DELTA}),
@@ -252,7 +348,10 @@ def test_a_replaced_unit_is_covered_by_unsampled_answers_only(folder: Path):
         certificate.pop("config_sha256")  # no method of this certificate plans such events
 
     edit_json(certificate_of(folder), change)
-    assert verify(folder).passed
+    edit_json(folder / "config.json", lambda config: config["domain"].update(nominal_clients=10))
+    edit_json(certificate_of(folder), lambda certificate: certificate["assumed_public"].append("nominal_clients: 10"))
+    assert verify(folder).verdict == "consistent"
+    assert failed(verify(folder)) == {"config hash", "plan"}
 
 
 @pytest.mark.parametrize(
@@ -294,7 +393,8 @@ def test_events_of_another_unit_than_planned_are_caught(folder: Path):
     """A run that protects records does not protect clients, whatever its certificate says."""
     edit_json(certificate_of(folder), _event(unit="client"))
     edit_json(certificate_of(folder), _guarantee(unit="client"))
-    assert failed(verify(folder)) == {"plan"}
+    assert failed(verify(folder)) == {"plan", "guarantee 1: units"}
+    assert verify(folder).verdict == "refused"
 
 
 def test_a_raised_plan_is_said_aloud(folder: Path):

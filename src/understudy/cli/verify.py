@@ -17,26 +17,44 @@ if TYPE_CHECKING:
 NAME = "verify"
 
 
-def command(release: common.ReleaseFolder, as_json: common.Json = False) -> None:
-    """Recompute the guarantee from the events and check hashes, files and schema."""
+def command(release: common.ReleaseFolder, key: common.TrustedKeys = None, as_json: common.Json = False) -> None:
+    """Recompute the guarantee from the events, replay the plan, check hashes and files: one of three verdicts.
+
+    verified (exit 0), consistent (nothing contradicts the claim, but something it needs is missing: exit 1), or refused
+    (exit 1).
+    """
     from understudy.release.verify import verify
 
-    result = verify(release)
+    result = verify(release, key)
     if as_json:
         common.print_json(result.as_dict())
     else:
-        for check in result.checks:
-            typer.echo(f"{'ok    ' if check.passed else 'FAILED'}  {one_line(f'{check.name}: {check.detail}')}")
-        typer.echo("not proven: " + "; ".join(result.does_not_prove))
+        _tell(result)
     conclude(release, result, quiet=as_json)
 
 
+def _tell(result: Verification) -> None:
+    """A line for each check, remark and statement."""
+    for check in result.checks:
+        mark = "ok     " if check.passed else "MISSING" if check.missing else "FAILED "
+        typer.echo(f"{mark} {one_line(f'{check.name}: {check.detail}')}")
+    if "signature" not in {check.name for check in result.checks}:
+        typer.echo(one_line(result.signature.detail))
+    for statement in result.stated:
+        typer.echo(f"stated by the trainer: {one_line(statement)}")
+    typer.echo("not proven: " + "; ".join(result.does_not_prove))
+
+
 def conclude(folder: Path, result: Verification, quiet: bool = False) -> None:
-    """The last line: the claim, verified; or an error that names the first failed check."""
+    """The last lines: remarks and the claim, verified; or an error that names what is missing or contradicts it."""
     from understudy.privacy.certificate import round_up
 
-    if not result.passed or result.claimed is None or result.delta is None:
-        failed = next(check for check in result.checks if not check.passed)
-        raise CheckError(f"{folder} does not verify: {failed.name}: {failed.detail}")
+    if result.reason is not None or result.claimed is None or result.delta is None:
+        found = f": {result.reason.name}: {result.reason.detail}" if result.reason else ""
+        if result.verdict == "consistent":
+            raise CheckError(f"{folder} is consistent, but not verified{found}")
+        raise CheckError(f"{folder} is refused{found}")
     if not quiet:
+        for remark in result.remarks:
+            typer.echo(f"remark: {one_line(remark)}")
         typer.echo(f"epsilon {round_up(result.claimed)} (delta {result.delta:g}) verified")

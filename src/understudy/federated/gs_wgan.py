@@ -43,6 +43,7 @@ from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import Guarantee
 from understudy.privacy.events import Event, RoutedSampling
 from understudy.privacy.plan import Costs, Plan
+from understudy.privacy.viewers import Viewer
 
 if TYPE_CHECKING:
     from understudy.engines.embedding.start import EmbeddingStart
@@ -114,6 +115,13 @@ class GsWganFederated(FederatedMethod):
         )
         plan = finish_plan(self, config, domain, accounted, events, costs)
         return replace(plan, budget=budget, remarks=_remarks(self.contract(plan), config, budget), limits=limits)
+
+    def viewers(self, config: MethodConfig, domain: Domain) -> tuple[Viewer, ...]:
+        """The public, the server that asks, and as many colluding clients as the config says, if others are left."""
+        assert isinstance(config, FederatedConfig)
+        united = config.privacy.colluding_clients
+        colluding = (Viewer("client", "add-remove", united),) if united < enrolled(domain) else ()
+        return (Viewer(), Viewer("server", "replace-one"), *colluding)
 
     def claims(self, config: MethodConfig, events: Sequence[Event], budget: Budget) -> list[Guarantee]:
         """What holds against the public, against the server and against colluding clients."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from understudy.configs import Config, Count, MethodConfig
+from understudy.configs import Config, Count, MethodConfig, exactly
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.errors import BudgetError, InputError
@@ -30,6 +30,8 @@ from understudy.runs.loop import Resumable
 from understudy.runs.run import Run
 
 if TYPE_CHECKING:
+    import torch
+
     from understudy.engines.dpsgd.gradients import Loss
     from understudy.engines.dpsgd.step import Inputs
     from understudy.engines.records import Examples
@@ -211,7 +213,7 @@ def planned_events(config: Mapping[str, Any], domain: Domain, budget: Budget) ->
     method = get_method(made.method)
     if not method.private:
         raise InputError(f"config: the generator was made by {made.method!r}, which is not private")
-    plan = method.plan(build_config(method.config_type, made.config), made.domain, budget)
+    plan = method.plan(build_config(method.config_type, made.config, exact=True), made.domain, budget)
     return [annotator.privacy.event(domain, annotator.privacy.noise_multiplier, PURPOSE), *plan.events]
 
 
@@ -231,7 +233,7 @@ class _Made(BaseModel):
 
 def _parts(config: Mapping[str, Any]) -> tuple[_Made, AnnotatorConfig]:
     try:
-        return _Made.model_validate(config["generator"]), build_config(AnnotatorConfig, config["annotator"])
+        return exactly(_Made, config["generator"]), build_config(AnnotatorConfig, config["annotator"], exact=True)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"config: it does not say how generator and annotator were made ({error})") from None
 
@@ -255,7 +257,7 @@ def _costs(config: AnnotatorConfig, domain: Domain) -> Costs:
     )
 
 
-def _naming(records_private: Examples) -> tuple[Inputs, Loss]:
+def _naming(records_private: Examples, random: torch.Generator) -> tuple[Inputs, Loss]:
     """The classifier sees images alone; its loss is the cross-entropy of each record's label."""
     from torch.nn.functional import cross_entropy
 

@@ -19,6 +19,7 @@ from understudy.privacy.certificate import Guarantee
 from understudy.privacy.claims.statements import DataDependentClaim
 from understudy.privacy.events import Event, PoissonSampling, Sensitivity
 from understudy.privacy.plan import Costs, Plan
+from understudy.privacy.viewers import Viewer
 
 if TYPE_CHECKING:
     from understudy.models.generator import Generator
@@ -71,6 +72,10 @@ class Method(ABC):
         epsilon = accounting.certified_epsilon(events, budget.delta)
         parts = {"accountant": budget.delta}
         return [Guarantee(epsilon=epsilon, delta=budget.delta, unit=events[0].unit, delta_parts=parts)]
+
+    def viewers(self, config: MethodConfig, domain: Domain) -> tuple[Viewer, ...]:
+        """Against whom its certificates state a guarantee, the headline first; ``verify`` asks for every one."""
+        return (Viewer(),)
 
     def data_dependent_claims(
         self, config: MethodConfig, events: Sequence[Event], budget: Budget, files: RunFolder

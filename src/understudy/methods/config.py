@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from understudy.configs import MethodConfig
+from understudy.configs import MethodConfig, exactly
 from understudy.errors import InputError
 from understudy.files import decode_json
 
@@ -23,10 +23,13 @@ _MAXIMUM_BYTES = 4 * 2**20
 ConfigType = TypeVar("ConfigType", bound=MethodConfig)
 
 
-def build_config(kind: type[ConfigType], values: Mapping[str, Any]) -> ConfigType:
-    """A validated config; the first mistake is named with its value and, for an unknown key, the known ones."""
+def build_config(kind: type[ConfigType], values: Mapping[str, Any], *, exact: bool = False) -> ConfigType:
+    """A validated config; the first mistake is named with its value and, for an unknown key, the known ones.
+
+    ``exact``: values come from the config of a release, where no type is converted (``configs.exactly``).
+    """
     try:
-        return kind.model_validate(dict(values))
+        return exactly(kind, dict(values)) if exact else kind.model_validate(dict(values))
     except ValidationError as error:
         raise InputError(_explain(kind, error)) from None
 

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
+
+from pydantic import ValidationError
 
 from understudy.errors import InputError
 from understudy.privacy.certificate import ClientLimits, Guarantee
@@ -18,6 +21,26 @@ from understudy.privacy.events import Event, NoSampling, RoutedSampling
 
 LIMITS_PART = "limits"
 """The part of delta that pays for the chance that a limit cuts off an answer."""
+
+_MOST_TRIALS = 2**53  # beyond, a float is no longer the number of trials
+
+
+class Viewer(NamedTuple):
+    """Against whom a guarantee holds, as a method says before any run: who looks, at which neighbours, how many."""
+
+    viewer: str = "public"
+    adjacency: str = "add-remove"
+    coalition: int | None = None
+
+    def __str__(self) -> str:
+        """In words."""
+        united = f" ({self.coalition} of them united)" if self.coalition else ""
+        return f"{self.viewer}{united}, {self.adjacency}"
+
+
+def viewer_of(guarantee: Guarantee) -> Viewer:
+    """Whom a guarantee speaks of."""
+    return Viewer(guarantee.viewer, guarantee.adjacency, guarantee.coalition)
 
 
 def events_seen(events: Sequence[Event], guarantee: Guarantee) -> tuple[Event, ...]:
@@ -78,7 +101,10 @@ def _parts(event: Event, guarantee: Guarantee) -> int:
 
 def _with(event: Event, sampling: NoSampling | RoutedSampling, count: int, **changes: object) -> Event:
     fields = event.model_dump() | {"sampling": sampling.model_dump(), "count": count, "planned": None, "executed": None}
-    return Event.model_validate(fields | changes)
+    try:
+        return Event.model_validate(fields | changes)
+    except ValidationError as error:
+        raise InputError(f"what the viewer sees of an event is none ({error.errors()[0]['msg']})") from None
 
 
 def limits_delta(limits: ClientLimits, epsilon: float) -> float:
@@ -104,6 +130,8 @@ def binomial_tail(trials: int, clients: int, most: int) -> float:
     """P[Binomial(trials, 1/clients) > most], rounded up a little."""
     if most >= trials:
         return 0.0
+    if trials > _MOST_TRIALS:
+        raise InputError(f"limits: {trials} queries are more than can be accounted; at most {_MOST_TRIALS} are")
     from scipy.stats import binom
 
     return min(1.0, float(binom.sf(most, trials, 1 / clients)) * (1 + 1e-9) + 1e-300)

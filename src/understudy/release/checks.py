@@ -1,4 +1,4 @@
-"""Checks of a certificate that need more than its events: the plan of its config, audits, Bayesian claims.
+"""Checks of a certificate that need more than its events: the plan of its config, viewers, audits, Bayesian claims.
 
 Of a claim of kind ``bayesian-dp`` it can be checked that it fits the events, not that it is true: its gradients are
 private, so nobody can recompute ``epsilon_mu`` from a release. It can be too small or too large for the events
@@ -7,63 +7,162 @@ beside it, and that is looked for here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from understudy.data.domain import Domain
 from understudy.errors import InputError, UnderstudyError
+from understudy.methods.config import build_config
 from understudy.methods.registry import ANNOTATED, get_method, method_names
 from understudy.privacy import accounting
 from understudy.privacy.audits import AuditRecord
-from understudy.privacy.certificate import Certificate
-from understudy.privacy.claims.statements import NOT_COVERED, BayesianClaim, rounded
+from understudy.privacy.budget import Budget
+from understudy.privacy.certificate import NOT_COVERED, Certificate, ClientLimits, Guarantee
+from understudy.privacy.claims import statements
+from understudy.privacy.claims.statements import BayesianClaim, rounded
 from understudy.privacy.events import Event
 from understudy.privacy.meaning import event_in_words
-from understudy.release import folders
+from understudy.privacy.viewers import Viewer, viewer_of
 
 if TYPE_CHECKING:
     from understudy.release.contents import ReleaseConfig
 
+Value = TypeVar("Value")
 
-def compare_plan(place: Path, certificate: Certificate) -> tuple[str, bool]:
-    """What was found, and whether a plan was compared at all; InputError where the events are not the planned ones.
 
-    A plan that was raised is said aloud. An annotated release is always compared: only its config says what it holds.
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at: its name, whether it holds, and what was found.
+
+    What does not hold because it is ``missing`` contradicts nothing: it keeps a release from being *verified*, while
+    any other failure refuses it.
     """
-    method = certificate.method
-    if method in method_names() and not get_method(method).private:
-        raise InputError(f"method {method!r} is not private: nothing it made has a guarantee")
-    if certificate.config_sha256 is None and method == ANNOTATED:
+
+    name: str
+    passed: bool
+    detail: str
+    missing: bool = False
+
+
+class Missing(InputError):
+    """Something that the word *verified* needs is not there, or nothing ties it to the release."""
+
+
+def attempt(name: str, action: Callable[[], Value], detail: str = "in order") -> tuple[Value | None, Check]:
+    """The value of an action and a check that it worked; hostile input may fail in any way, so all are caught."""
+    try:
+        return action(), Check(name, True, detail)
+    except Missing as error:
+        return None, Check(name, False, str(error), missing=True)
+    except UnderstudyError as error:
+        return None, Check(name, False, str(error))
+    except Exception as error:
+        return None, Check(name, False, f"it cannot be checked ({type(error).__name__}: {error})")
+
+
+def outcome(name: str, action: Callable[[], str]) -> Check:
+    """The check of an action that says what it found, or raises."""
+    found, check = attempt(name, action)
+    return check if found is None else Check(name, True, found)
+
+
+# The plan
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What the config of a release plans and its method promises, by the method's own plan."""
+
+    events: tuple[Event, ...]
+    viewers: tuple[Viewer, ...]
+    not_covered: tuple[str, ...]
+    limits: ClientLimits | None = None
+    publishes: bool = False  # data-dependent claims
+    claims: Callable[[], Sequence[Guarantee]] | None = None  # what the method itself would state
+
+
+def replay(config: ReleaseConfig, certificate: Certificate) -> Promise:
+    """The plan of the released config, made again by its method; ``Missing`` where nothing ties it to the certificate.
+
+    An annotated release is always compared: only its config says what it holds.
+    """
+    name = certificate.method
+    if name in method_names() and not get_method(name).private:
+        raise InputError(f"method {name!r} is not private: nothing it made has a guarantee")
+    if certificate.config_sha256 is None and name == ANNOTATED:
         raise InputError("the certificate is not tied to a config, so nothing says which generator was annotated")
     if certificate.config_sha256 is None:
-        return "the certificate is not tied to a config, so no plan is compared", False
-    if method not in (*method_names(), ANNOTATED):
-        return f"method {method!r} is not known here, so its plan is not compared", False
-    missing = _missing_events(place, certificate)
+        raise Missing("the certificate is not tied to a config, so no plan is compared")
+    if name not in (*method_names(), ANNOTATED):
+        raise Missing(f"method {name!r} is not known here, so its plan is not compared")
+    budget = Budget(max(certificate.headline.epsilon, 1e-6), certificate.headline.delta)
+    if name == ANNOTATED:
+        return _annotated_promise(config, budget)
+    method = get_method(name)
+    settings = build_config(method.config_type, config.method_config, exact=True)
+    if settings.privacy.noise_multiplier is None:
+        raise Missing("the config leaves the noise open, so it plans any")
+    plan = method.plan(settings, config.domain, budget)
+    return Promise(
+        events=plan.events,
+        viewers=method.viewers(plan.config, config.domain),
+        not_covered=(*NOT_COVERED, *method.not_covered),
+        limits=plan.limits,
+        publishes=method.publishes_data_dependent_claims(plan.config),
+        claims=lambda: method.claims(plan.config, plan.events, budget),
+    )
+
+
+def _annotated_promise(config: ReleaseConfig, budget: Budget) -> Promise:
+    from understudy.methods.annotation import planned_events
+
+    events = planned_events(config.method_config, config.domain, budget)
+    drawing = get_method(config.method_config["generator"]["method"])
+    return Promise(tuple(events), (Viewer(),), (*NOT_COVERED, *drawing.not_covered))
+
+
+def compare_events(promise: Promise, certificate: Certificate) -> str:
+    """That the events are the planned ones, each charged in full, and no others; a raised plan is said aloud."""
+    missing, further = uncharged(promise.events, certificate.events), uncharged(certificate.events, promise.events)
     if missing:
         raise InputError(f"the config plans {event_in_words(missing[0])}; no event in the certificate is that")
+    if len(certificate.events) > len(promise.events) or (further and not certificate.plan_raised):
+        event = further[0] if further else certificate.events[-1]
+        raise InputError(f"the certificate has {event_in_words(event)}, which the config does not plan")
     raised = "; the plan was raised during the run" if certificate.plan_raised else ""
-    return f"the events are the ones that the config plans{raised}", True
+    return f"the events are the ones that the config plans{raised}"
 
 
-def _missing_events(place: Path, certificate: Certificate) -> list[Event]:
-    """Planned events that the certificate does not charge in full."""
-    from understudy.methods.config import build_config
-    from understudy.privacy.budget import Budget
-    from understudy.release.contents import read_config
-
-    config, headline = read_config(place / folders.CONFIG), certificate.headline
-    budget = Budget(max(headline.epsilon, 1e-6), headline.delta)
-    if config.method == ANNOTATED:
-        from understudy.methods.annotation import planned_events
-
-        return uncharged(planned_events(config.method_config, config.domain, budget), certificate.events)
-    method = get_method(config.method)
-    plan = method.plan(build_config(method.config_type, config.method_config), config.domain, budget)
-    if any(guarantee.limits != plan.limits for guarantee in certificate.guarantees):
+def compare_viewers(promise: Promise, certificate: Certificate) -> str:
+    """That a guarantee is stated against everybody whom the method answers to, the headline first, and no one else."""
+    stated = [viewer_of(guarantee) for guarantee in certificate.guarantees]
+    if any(guarantee.limits != promise.limits for guarantee in certificate.guarantees):
         raise InputError("a guarantee states other limits for the answers of a client than the config sets")
-    return uncharged(plan.events, certificate.events)
+    foreign = [viewer for viewer in stated if viewer not in promise.viewers]
+    if foreign:
+        raise InputError(f"a guarantee against {foreign[0]} is none that {certificate.method} makes")
+    left_out = [viewer for viewer in promise.viewers if viewer not in stated]
+    if left_out and promise.claims is not None:
+        possible = [viewer_of(claim) for claim in promise.claims()]  # none where an epsilon would be infinite
+        left_out = [viewer for viewer in left_out if viewer in possible]
+    if left_out:
+        raise Missing(f"no guarantee is stated against {left_out[0]}, which {certificate.method} states")
+    if stated[0] != promise.viewers[0]:
+        raise InputError(f"the first guarantee is one against {stated[0]}, not against {promise.viewers[0]}")
+    return "; ".join(f"against {viewer}" for viewer in stated)
+
+
+def check_not_covered(required: Sequence[str], certificate: Certificate) -> str:
+    """That the certificate says what it does not cover, in the words that are known here."""
+    missing = [item for item in required if item not in certificate.not_covered]
+    if missing:
+        raise Missing(f"the certificate does not say that it does not cover {missing[0]!r}")
+    return f"all {len(required)} reservations are stated"
+
+
+# Declared facts
 
 
 def declared_domains(config: ReleaseConfig) -> list[Domain]:
@@ -73,6 +172,45 @@ def declared_domains(config: ReleaseConfig) -> list[Domain]:
     from understudy.methods.annotation import generator_domain
 
     return [config.domain, generator_domain(config.method_config)]
+
+
+def compare_facts(config: ReleaseConfig, certificate: Certificate) -> str:
+    """That config and certificate name one method and declare the same facts, whatever else is assumed."""
+    if config.method != certificate.method:
+        raise InputError(f"the config says method {config.method!r}, but the certificate {certificate.method!r}")
+    declared = [item for domain in declared_domains(config) for item in domain.assumed_public()]
+    unstated = [item for item in declared if item not in certificate.assumed_public]
+    if unstated:
+        raise InputError(f"the config declares {unstated[0]!r}, but the certificate does not list it as assumed public")
+    for item in certificate.assumed_public:
+        if item not in declared and item.partition(":")[0].strip().lower() in _DECLARED:
+            raise InputError(f"the certificate assumes {item!r}, but the config declares otherwise")
+    return f"{len(declared)} declared facts are listed as assumed public"
+
+
+_DECLARED = ("nominal_records", "nominal_clients", "classes", "class names", "shape", "range")
+
+
+def units_protected(guarantee: Guarantee, config: ReleaseConfig) -> int:
+    """How many units a guarantee speaks of: the declared number of records, or of clients."""
+    for domain in declared_domains(config):
+        if guarantee.unit == "client" and domain.nominal_clients is None:
+            raise Missing("the number of clients is not declared, so nothing says whether delta is small enough")
+    return max(
+        (domain.nominal_clients or 1) if guarantee.unit == "client" else domain.nominal_records
+        for domain in declared_domains(config)
+    )
+
+
+def check_delta_size(guarantee: Guarantee, units: int) -> str:
+    """That delta is at most one over the number of units: more would allow to publish one of them as it is."""
+    words = f"delta {guarantee.delta:g} times {units:,} {guarantee.unit}s is {guarantee.delta * units:.3g}"
+    if guarantee.delta * units > 1:
+        raise Missing(f"{words}, more than one: such a promise allows a {guarantee.unit} to be published as it is")
+    return words
+
+
+# Events
 
 
 def uncharged(plan: Sequence[Event], charged: Sequence[Event]) -> list[Event]:
@@ -93,22 +231,26 @@ def _charges(event: Event, planned: Event) -> bool:
     return event.model_dump(exclude=told) == planned.model_dump(exclude=told) and event.count >= planned.count
 
 
+# Audits
+
 _MOST_AUDITS = 100
-Found = tuple[str, bool, str]
 
 
-def check_audits(certificate: Certificate) -> Iterator[Found]:
-    """Name, outcome and detail of one check for each recorded audit."""
+def check_audits(certificate: Certificate) -> Iterator[Check]:
+    """One check for each recorded audit."""
     audits = certificate.audits or ()
     if len(audits) > _MOST_AUDITS:
-        yield "audits", False, f"{len(audits)} audits; at most {_MOST_AUDITS} are checked"
+        yield Check("audits", False, f"{len(audits)} audits; at most {_MOST_AUDITS} are checked")
         return
     for number, audit in enumerate(audits, start=1):
-        try:
-            problem = _problem(audit, certificate)
-        except (UnderstudyError, ValueError, ArithmeticError, MemoryError) as error:
-            problem = f"its claim cannot be recomputed ({error})"
-        yield f"audit {number}", problem is None, problem or audit.in_words()
+        yield outcome(f"audit {number}", partial(_standing, audit, certificate))
+
+
+def _standing(audit: AuditRecord, certificate: Certificate) -> str:
+    problem = _problem(audit, certificate)
+    if problem is not None:
+        raise InputError(problem)
+    return audit.in_words()
 
 
 def _problem(audit: AuditRecord, certificate: Certificate) -> str | None:
@@ -135,33 +277,33 @@ def _problem(audit: AuditRecord, certificate: Certificate) -> str | None:
     return None
 
 
+# Claims that depend on the data
+
 _DIGITS = 2e-4  # the claim is rounded up to four decimals
 
 
-def check_data_dependent(certificate: Certificate) -> list[Found]:
+def check_data_dependent(promise: Promise | None, certificate: Certificate) -> list[Check]:
     """One check for each claim; a claim that holds is still no guarantee of differential privacy."""
     return [
-        _check(number, claim, certificate) for number, claim in enumerate(certificate.data_dependent or (), start=1)
+        outcome(f"{claim.kind} {number}", partial(_fitting, claim, promise, certificate))
+        for number, claim in enumerate(certificate.data_dependent or (), start=1)
     ]
 
 
-def _check(number: int, claim: BayesianClaim, certificate: Certificate) -> Found:
-    name = f"{claim.kind} {number}"
-    try:
-        low, high = figures_possible(claim, certificate.events)
-    except (UnderstudyError, ArithmeticError, ValueError) as error:
-        return name, False, str(error)
-    if NOT_COVERED not in certificate.not_covered:
-        return name, False, f"not_covered does not list {NOT_COVERED!r}, so the guarantee seems to cover the claim"
+def _fitting(claim: BayesianClaim, promise: Promise | None, certificate: Certificate) -> str:
+    low, high = figures_possible(claim, certificate.events)
+    if statements.NOT_COVERED not in certificate.not_covered:
+        covered = f"not_covered does not list {statements.NOT_COVERED!r}"
+        raise InputError(f"{covered}, so the guarantee seems to cover the claim")
     shown = f"epsilon_mu {rounded(claim.epsilon_mu)} at delta_mu {claim.delta_mu:g}"
     if not low - _DIGITS <= claim.epsilon_mu <= high + _DIGITS:
-        return name, False, f"{shown} is impossible: the events allow {low:.4f} to {high:.4f} at order {claim.order}"
+        raise InputError(f"{shown} is impossible: the events allow {low:.4f} to {high:.4f} at order {claim.order}")
+    if promise is not None and not promise.publishes:
+        raise InputError(f"{shown} is stated, but the config does not say that such claims are published")
+    if claim.warning != statements.WARNING or not set(statements.ASSUMPTIONS) <= set(claim.assumptions):
+        raise Missing(f"{shown} is stated without what it assumes, or without its warning")
     doubt = "" if claim.trusted else "; by its own samples its confidence bound fails"
-    return (
-        name,
-        True,
-        f"{shown} fits the events, but is not recomputed and is no epsilon of differential privacy{doubt}",
-    )
+    return f"{shown} fits the events, but is not recomputed and is no epsilon of differential privacy{doubt}"
 
 
 def figures_possible(claim: BayesianClaim, events: tuple[Event, ...]) -> tuple[float, float]:

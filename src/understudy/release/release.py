@@ -20,7 +20,14 @@ from understudy.methods.base import Method
 from understudy.methods.config import build_config
 from understudy.models.generator import Generator
 from understudy.privacy import accounting
-from understudy.privacy.certificate import NOT_PRIVATE, Certificate, Guarantee, parse_certificate, read_certificate
+from understudy.privacy.certificate import (
+    NOT_COVERED,
+    NOT_PRIVATE,
+    Certificate,
+    Guarantee,
+    parse_certificate,
+    read_certificate,
+)
 from understudy.privacy.claims import statements
 from understudy.privacy.claims.statements import keep_claims
 from understudy.privacy.ledger import Ledger
@@ -41,15 +48,6 @@ from understudy.runs.folder import RunFolder
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
-
-NOT_COVERED = (
-    "side channels (timing, memory, power)",
-    "floating-point attacks on the noise: rows are clipped a hair inside the bound and noise is drawn and added in "
-    "double precision from a generator keyed by the operating system, a heuristic mitigation",
-    "the choice of hyper-parameters by looking at results on private data: see runs_on_this_data",
-    "evaluation figures computed with private data",
-    "that a run was aborted because too many of its private gradients were not finite",
-)
 
 _MAXIMUM_SAMPLE_BYTES = 16 * 2**30
 
@@ -183,7 +181,7 @@ def build_release(
     """
     config = make_config(method=method, generator=generator.config, domain=domain, method_config=dict(method_config))
     fields = {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": datetime.now(UTC).date().isoformat(),  # no time of day: it would show how long the run took
         "software": {name: _version(name) for name in ("understudy", "torch", "dp-accounting", "numpy", "scipy")},
         **certificate_fields,
         "method": method,
