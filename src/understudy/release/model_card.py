@@ -81,13 +81,14 @@ def model_card(release: Release, signer: str | None = None) -> str:
 
 
 def _who_vouches(signer: str | None) -> str:
+    title = "## Who vouches for it\n\n"
     if signer is None:
-        return "## Who vouches for it\n\nNobody signed this folder: nobody vouches for the events.\n"
+        return f"{title}Nobody signed this folder: nobody vouches for the events.\n"
     return (
-        f"## Who vouches for it\n\nThis folder was signed with {in_card(signer)}; the signature is `model.sig`. That is "
-        "what the folder says of itself, and anybody can say it: get the public key from whom you think it came from, "
-        "by another way than the folder, and check with `understudy verify path/to/this/folder --key THEIRS.pub`. "
-        "A signature says who vouches for the events; it does not prove them.\n"
+        f"{title}This folder was signed with {in_card(signer)}; the signature is `model.sig`. That is what the folder "
+        "says of itself, and anybody can say it: get the public key from whom you think it came from, by another way "
+        "than the folder, and check with `understudy verify path/to/this/folder --key THEIRS.pub`. A signature says "
+        "who vouches for the events; it does not prove them.\n"
     )
 
 

@@ -36,7 +36,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Signature:
-    """What is known of the signature of a release: its state, the key that it names, and a sentence.
+    """What is known of the signature of a release: its state, the key that it names unless refused, and a sentence.
 
     ``unsigned``: there is none. ``not checked``: there is one, and it names the files as they are, but no key was at
     hand. ``valid``: made with a key that is trusted. ``refused``: wrong, or missing where it must not be.
@@ -54,6 +54,9 @@ class Signature:
     def as_dict(self) -> dict[str, str | None]:
         """Plain data for ``--json``."""
         return {"state": self.state, "fingerprint": self.fingerprint, "detail": self.detail}
+
+
+NONE = Signature(UNSIGNED, None, NOBODY_VOUCHES)
 
 
 @dataclass(frozen=True)
@@ -260,34 +263,33 @@ def check(place: Path, trusted: Mapping[str, Path] | None = None) -> Signature:
     Whatever the bytes are, the answer is a ``Signature``. One that does not name exactly the five files as they are is
     refused without any key, and so is a folder whose model card names another key than the signature or has lost it.
     """
-    named = _named_in_card(place / folders.MODEL_CARD)
-    path = place / folders.SIGNATURE
-    if not os.path.lexists(path):
-        return _without(named, trusted)
-    fingerprint = None
     try:
-        fingerprint, digests = _read(path)
-        _compare_files(place, digests)
-        if named - {fingerprint}:
-            raise InputError(f"the model card names {_short(min(named))}, but model.sig {_short(fingerprint)}")
-        if trusted is None:
-            words = f"signed with {_short(fingerprint)}, but not checked: pass --key"
-            return Signature(NOT_CHECKED, fingerprint, words)
-        _check_with(trusted, fingerprint, place, path)
+        return _found(place, trusted)
     except UnderstudyError as error:
-        return Signature(REFUSED, fingerprint, str(error))
+        return Signature(REFUSED, None, str(error))
     except Exception as error:  # hostile bytes may fail in any way
-        return Signature(REFUSED, fingerprint, f"model.sig cannot be read ({type(error).__name__}); it is damaged")
+        return Signature(REFUSED, None, f"model.sig cannot be read ({type(error).__name__}); it is damaged")
+
+
+def _found(place: Path, trusted: Mapping[str, Path] | None) -> Signature:
+    """The signature of a folder; an InputError where it must be refused."""
+    path, named = place / folders.SIGNATURE, _named_in_card(place / folders.MODEL_CARD)
+    if not os.path.lexists(path):
+        if named:
+            raise InputError(f"the model card names {_short(min(named))}, but there is no model.sig")
+        if trusted is not None:
+            raise InputError("there is no model.sig, so none of the keys that you trust vouches for it")
+        return NONE
+    fingerprint, digests = _read(path)
+    _compare_files(place, digests)
+    if others := named - {fingerprint}:
+        raise InputError(f"the model card names {_short(min(others))}, but model.sig {_short(fingerprint)}")
+    if trusted is None:
+        words = f"signed with {_short(fingerprint)}, but not checked: pass --key"
+        return Signature(NOT_CHECKED, fingerprint, words)
+    _check_with(trusted, fingerprint, place, path)
     card = "" if named else "; the model card names no key"
     return Signature(VALID, fingerprint, f"every file is signed with {_short(fingerprint)}, which you trust{card}")
-
-
-def _without(named: set[str], trusted: Mapping[str, Path] | None) -> Signature:
-    if named:
-        return Signature(REFUSED, None, f"the model card names {_short(min(named))}, but there is no model.sig")
-    if trusted is not None:
-        return Signature(REFUSED, None, "there is no model.sig, so none of the keys that you trust vouches for it")
-    return Signature(UNSIGNED, None, NOBODY_VOUCHES)
 
 
 def _short(fingerprint: str) -> str:
