@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,7 @@ def command(
     classes: common.Classes = None,
     shape: common.Shape = None,
     declare: common.Declare = None,
+    key: common.TrustedKeys = None,
     as_json: common.Json = False,
 ) -> None:
     """Write a page with samples, the guarantee in plain words, quality, budget and checks; several side by side.
@@ -44,9 +46,10 @@ def command(
     """
     from understudy.report.report import ReportOptions, write_report
 
-    options = ReportOptions(public=public)
+    options = ReportOptions(public=public, keys=key)
     if data is not None and not public:
-        options = _with_data(folders, common.data_options(data, records, classes, shape, declare))
+        source = common.data_options(data, records, classes, shape, declare)
+        options = replace(_with_data(folders, source), keys=key)
     elif data is not None:
         raise InputError("report: --data shows real records, so it has no place beside --public; leave one of them out")
     path = write_report(folders, to, options)

@@ -32,6 +32,7 @@ class ReportOptions:
     train_data: ImageDataset | None = None
     test_data: ImageDataset | None = None
     public: bool = False
+    keys: Path | None = None  # public keys of which one must have signed every release
     notes: tuple[str, ...] = ()  # sentences above the comparison: what holds for all of it together
 
 
@@ -84,7 +85,7 @@ def render_page(template: str, values: Mapping[str, Any], *packages: str) -> str
 
 
 def _read(path: Path | str, options: ReportOptions) -> Subject:
-    subject = read_subject(path, options.public)
+    subject = read_subject(path, options.public, options.keys)
     if options.train_data is None or subject.release is None:
         return subject
     return replace(subject, neighbours=check_neighbours(subject.release, options.train_data, options.test_data))

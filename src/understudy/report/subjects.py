@@ -68,8 +68,10 @@ class Subject:
         return name if isinstance(name, str) else None
 
 
-def read_subject(path: Path | str, public: bool = False) -> Subject:
+def read_subject(path: Path | str, public: bool = False, keys: Path | None = None) -> Subject:
     """Everything a report shows of one folder; a run that has released nothing yet is shown as such.
+
+    ``keys`` are those that a release must be signed with, as for ``verify``.
 
     Privacy: with ``public`` nothing is read that was computed with private data and not sanitized.
     """
@@ -87,7 +89,7 @@ def read_subject(path: Path | str, public: bool = False) -> Subject:
     return Subject(
         name=name_of(folder),
         release=release,
-        verification=verify(place),
+        verification=verify(place, keys),
         problem=problem,
         rows=[] if release is None else class_rows(release),
         run=_object(files.description, "run") if files.begun else None,

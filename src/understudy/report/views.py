@@ -56,6 +56,7 @@ def build_view(subject: Subject, number: int) -> View:
         "rows": [(label, pictures.strip(images)) for label, images in subject.rows],
         "guarantee": _guarantee(certificate, bound, f"attack-{number}") if certificate and bound else None,
         "checks": subject.verification.checks if subject.verification else (),
+        "signature": subject.verification.signature if subject.verification else None,
         "training": _training(subject, f"training-{number}"),
         "diagnostics": _diagnostics(subject, f"diagnostics-{number}"),
         "quality": quality,
