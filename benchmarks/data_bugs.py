@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import understudy as us
-from record import command_line, current_commit, device_name
+from record import command_line, current_commit, device_name, seconds_on_record
 from understudy.devices import choose_device
 from understudy.files import make_folder, write_bytes, write_text
 from understudy.inspection.inspection import inspect_samples
@@ -134,8 +134,7 @@ def release_of(name: str, breaks: Break, runs: Path, options: argparse.Namespace
     """The release of one version of the data, trained now or found in the folder of runs."""
     folder, started = runs / name, time.perf_counter()
     if (folder / "release").is_dir():
-        last = (folder / "progress.jsonl").read_text().splitlines()[-1]
-        return us.load_release(folder), float(json.loads(last)["seconds"])
+        return us.load_release(folder), seconds_on_record(folder)
     clean = us.load(options.dataset)
     assert clean.labels is not None, "these data sets are labelled"
     uniform = np.random.default_rng(options.seed).random(len(clean))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import shlex
 import subprocess
@@ -10,6 +9,8 @@ import sys
 from pathlib import Path
 
 import torch
+
+from understudy.runs.folder import RunFolder
 
 
 def device_name(device: torch.device) -> str:
@@ -41,7 +42,7 @@ def command_line(leave_out: tuple[str, ...] = ()) -> str:
 
 
 def seconds_on_record(run: Path) -> float:
-    """The seconds of all parts of a resumed run: the clock of its progress starts anew with each."""
-    clock = [json.loads(line)["seconds"] for line in (run / "progress.jsonl").read_text().splitlines()]
+    """The seconds of all parts of a run; the clock of older ones started anew whenever they were resumed."""
+    clock = RunFolder(run).seconds()
     ends = [now for now, after in zip(clock, [*clock[1:], 0.0], strict=True) if after < now]
     return float(sum(ends))

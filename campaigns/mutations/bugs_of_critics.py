@@ -7,6 +7,8 @@ from .planting import Bug, bug
 BANK, PANEL, GS_WGAN = "engines/critics/bank.py", "engines/critics/panel.py", "methods/critics/gs_wgan.py"
 API, CLIENT, FLEET = "api.py", "federated/client.py", "federated/fleet.py"
 _CONFORMANCE = "tests/methods/test_conformance.py"
+_REPLAY, _FOLDER = "tests/methods/test_replay.py", "tests/runs/test_folder.py"
+_INDEPENDENCE = "tests/benchmarks/test_independence.py::test_one_changed_record_moves_one_critic_and_one_gradient"
 _TURNS = "tests/methods/critics/test_routed_turns.py"
 _BANK_TESTS = "tests/engines/critics/test_bank.py"
 _TURN = (
@@ -39,6 +41,21 @@ BUGS: tuple[Bug, ...] = (
         "        self._adam(rows, gradients)\n",
         "        self._adam(rows, gradients / gradients.norm().clamp(min=1e-3))\n",
         f"{_BANK_TESTS}::test_one_image_changes_one_critic_and_no_bit_of_the_others",
+    ),
+    bug(
+        "a mean over all critics of a block in their training",
+        BANK,
+        "        self._adam(rows, gradients)\n",
+        "        self._adam(rows, gradients + 1e-6 * gradients.mean(dim=0))\n",
+        _INDEPENDENCE,
+    ),
+    bug(
+        "a mean over all generators of a block in the warm start",
+        "engines/critics/warm_start.py",
+        "            makers.step(raw, bank.input_gradients(block, raw.detach().clamp(0, 1), labels))\n",
+        "            slopes = bank.input_gradients(block, raw.detach().clamp(0, 1), labels)\n"
+        "            makers.step(raw, slopes - slopes.mean(dim=0))\n",
+        _INDEPENDENCE,
     ),
     bug(
         "training on routed images",
@@ -155,10 +172,44 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "real images in the progress of a run",
         "runs/run.py",
-        '        line = {"step": step, "seconds": round(progress.seconds, 3), **values}\n',
-        '        line = {"step": step, "seconds": round(progress.seconds, 3), **values}\n'
-        '        line["example"] = self.data.images[:1].tolist()\n',
+        '        line = {"step": step, **values}\n',
+        '        line = {"step": step, **values}\n        line["example"] = self.data.images[:1].tolist()\n',
         f"{_CONFORMANCE}::test_progress_shows_values_that_were_declared_public_and_no_others[labelled-dp-merf]",
+    ),
+    bug(
+        "the time of each step in the public progress",
+        "runs/run.py",
+        '        line = {"step": step, **values}\n',
+        '        line = {"step": step, "seconds": round(progress.seconds, 3), **values}\n',
+        f"{_REPLAY}::test_the_public_files_of_a_run_do_not_tell_records_from_four_times_as_many[dp-merf]",
+    ),
+    bug(
+        "the time of day in a certificate",
+        "release/release.py",
+        '        "created": datetime.now(UTC).date().isoformat(),',
+        '        "created": datetime.now(UTC).isoformat(timespec="seconds"),',
+        f"{_REPLAY}::test_the_public_files_of_a_run_do_not_tell_records_from_four_times_as_many[dp-merf]",
+    ),
+    bug(
+        "a fingerprint of the data that everybody can read",
+        "runs/description.py",
+        "    write_text(folder.fingerprint, data.fingerprint(), private=True)",
+        "    write_text(folder.fingerprint, data.fingerprint())",
+        f"{_FOLDER}::test_the_private_folder_is_its_owners_alone_whatever_the_umask",
+    ),
+    bug(
+        "private files that are closed after they were open",
+        "files.py",
+        "        descriptor = os.open(name, flags, _OWNER_ONLY_FILE)\n",
+        "        descriptor = os.open(name, flags, 0o666)\n",
+        f"{_FOLDER}::test_nobody_could_read_a_private_file_at_any_moment",
+    ),
+    bug(
+        "an old private folder that stays open",
+        "files.py",
+        "    make_folder(path, what)\n    close_to_others(path, what)\n",
+        "    make_folder(path, what)\n",
+        f"{_FOLDER}::test_resuming_closes_what_an_earlier_version_left_open",
     ),
     bug(
         "real images in the pictures of a release",

@@ -16,7 +16,9 @@ from understudy.experiments import worker
 from understudy.experiments.points import Task
 from understudy.progress import Audience
 from understudy.release.verify import verify
+from understudy.runs.folder import RunFolder
 
+from ..helpers.runs import open_to_others
 from .calling import Answer, Caller
 
 STAMP = "not private: do not publish"
@@ -70,6 +72,8 @@ def test_a_sweep_ends_with_certified_points_pictures_and_their_price(
         assert verify(place).passed
         assert json.loads((place / "run.json").read_text())["budget"]["epsilon"] == point["values"]["epsilon"]
         assert point["epsilon"] <= point["values"]["epsilon"]
+        assert point["seconds"] == RunFolder(place).seconds()[-1] > 0
+        assert open_to_others(place / "private") == []
     assert counted(folder) == [1, 2, 3, 4]
     assert json.loads((folder / "curve.json").read_text()) == {key: result[key] for key in result if key != "out"}
     assert (folder / "curve-logistic-regression.svg").read_text().count("<path") > 10

@@ -18,9 +18,11 @@ from understudy.methods.registry import get_method
 from understudy.privacy.budget import Budget, NoBudget
 from understudy.release.release import load
 from understudy.release.verify import verify
+from understudy.runs.folder import RunFolder
 
 from ..helpers.cases import EVERY_CASE, case_of
 from ..helpers.data import dealt, tiny_data
+from ..helpers.runs import open_to_others
 
 VERSIONS = Path(__file__).parents[1] / "fixtures"
 COMMITS = [folder.name for folder in sorted(VERSIONS.iterdir()) if folder.is_dir()]
@@ -73,6 +75,9 @@ def test_a_run_without_privacy_and_an_annotation_are_resumed_too(commit, tmp_pat
     finished = load(VERSIONS / commit / "releases" / "annotated").certificate
     assert annotated.certificate.headline.epsilon == finished.headline.epsilon
     assert verify(annotation).passed
+    assert "seconds" not in (annotation / "progress.jsonl").read_text()
+    assert RunFolder(annotation).seconds()[0] == 0.035, "which stood in the public file"
+    assert open_to_others(annotation / "private") == []
 
 
 @every_commit

@@ -17,6 +17,7 @@ from understudy.federated.messages import Images, Question, Status
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
 
+from ..helpers.runs import open_to_others
 from .helpers import GENEROUS, federated_data, make_client, members, tiny_contract
 
 
@@ -89,7 +90,7 @@ def test_another_message_for_an_answered_round_gets_nothing(data, contract, tmp_
 def test_an_answer_lost_in_a_crash_stays_spent_and_is_never_made_again(data, contract, tmp_path, monkeypatch):
     client = make_client(tmp_path, contract, data)
 
-    def crash(*_):
+    def crash(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(client_module, "write_bytes", crash)
@@ -99,6 +100,18 @@ def test_an_answer_lost_in_a_crash_stays_spent_and_is_never_made_again(data, con
     revived = make_client(tmp_path, contract, data)
     assert revived.spending()["answers"] == 2
     assert status_of(revived.answer(question(contract, count=2)), contract) == Status.REPEATED
+
+
+def test_its_private_folder_is_its_owners_alone_and_an_older_one_is_closed(data, contract, tmp_path):
+    client = make_client(tmp_path, contract, data)
+    client.answer(question(contract))
+    private = client.folder / "private"
+    assert {path.name for path in private.rglob("*")} == {"answers", "00000000.bin", "critic.safetensors"}
+    assert open_to_others(private) == []
+    for path in (private, private / "answers", private / "answers" / "00000000.bin"):
+        path.chmod(0o755)
+    make_client(tmp_path, contract, data)  # started again
+    assert open_to_others(private) == []
 
 
 def test_old_answers_are_not_kept_for_ever(data, contract, tmp_path):

@@ -132,7 +132,7 @@ def test_a_client_pays_once_and_sends_the_same_bytes_whenever_it_is_asked(data, 
 
 
 def test_an_embedding_lost_in_a_crash_stays_spent_and_is_never_made_again(data, contract, tmp_path, monkeypatch):
-    def crash(*_):
+    def crash(*_, **__):
         raise KeyboardInterrupt
 
     client, asked = make_client(tmp_path, contract, data), embedding.encode_question(0, contract)

@@ -56,3 +56,9 @@ def own_state_folder(folder: Path) -> Iterator[None]:
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         yield
+
+
+def open_to_others(private: Path) -> list[Path]:
+    """The private folder and whatever is in it, as far as anybody but the owner could look or enter."""
+    places = [private, *private.rglob("*")]
+    return [path for path in places if not path.is_symlink() and path.stat().st_mode & 0o077]

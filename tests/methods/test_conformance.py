@@ -37,11 +37,11 @@ from understudy.runs.loop import RELEASED
 
 from ..helpers.cases import BUDGET, CASES, CLASSES, EVERY_CASE, RECORDS, case_of
 from ..helpers.data import dealt, tiny_data, with_labels
-from ..helpers.runs import interrupt, own_state_folder, read_lines, tiny_train
+from ..helpers.runs import interrupt, open_to_others, own_state_folder, read_lines, tiny_train
 
 KINDS = ("labelled", "unlabelled", "rgb")
 ALLOWED_FILES = {"generator.safetensors", "config.json", "certificate.json", "README.md", "samples.png"}
-ALWAYS_REPORTED = {"step", "seconds"}
+ALWAYS_REPORTED = {"step"}
 RUNTIME_VALUES: dict[str, list[Any]] = {
     "device": ["auto", "cpu", "cuda"],
     "precision": ["fp32", "tf32", "bf16"],
@@ -337,6 +337,12 @@ def test_nothing_of_the_private_folder_or_the_data_is_in_the_release(case, kind,
         assert image.tobytes() not in released
     for secret in (data.fingerprint(), data.fingerprint()[:16]):
         assert secret.encode() not in released
+
+
+@every_case
+def test_the_private_folder_is_for_its_owner_alone(case, finished):
+    """What a method writes there is written with ``private=True``, or by a function for private files."""
+    assert open_to_others(finished(case) / "private") == []
 
 
 @every_case

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from ..federated.helpers import tiny_config as tiny_federation
 from ..federated.test_fedavg import CONFIG as FEDAVG
 from ..helpers.cases import ALL_CASES, BUDGET, LOOPS, case_of
 from ..helpers.data import with_labels
-from ..helpers.runs import own_state_folder, read_lines, recorded, tiny_train
+from ..helpers.runs import own_state_folder, recorded, tiny_train
 
 SEED = 11
 PUBLIC_CODE = (  # where no private value may decide anything; what works on private rows follows their number
@@ -117,23 +118,34 @@ def calls_of_public_code() -> Iterator[list[tuple[str, str]]]:
 
 
 def outcome(folder: Path, called: list[tuple[str, str]]) -> dict[str, Any]:
-    """All that a run shows and does, except when it ran and what is private."""
-    certificate = json.loads((folder / "release" / "certificate.json").read_text())
-    for name in ("created", "software"):
-        certificate.pop(name, None)
-    progress = [{**line, "seconds": 0} for line in read_lines(folder / "progress.jsonl")]
+    """All that a run shows and does, except on which day it ran and what is private."""
     return {
         "calls": called,
-        "certificate": certificate,
-        "config": (folder / "release" / "config.json").read_text(),
+        **public_files(folder),
         "ledger": recorded(folder),
-        "progress": progress,
         "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*")),
     }
 
 
+def public_files(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file that may be shown, but for the day, which is all of the time that a release tells."""
+    created = json.loads((folder / "release" / "certificate.json").read_text())["created"]
+    assert created == date.fromisoformat(created).isoformat()
+    shown = (folder / "progress.jsonl", *sorted((folder / "release").iterdir()))
+    return {path.name: path.read_bytes().replace(created.encode(), b"that day") for path in shown}
+
+
 def replayed(start: Callable[[ImageDataset, Path], Any], pair: tuple[ImageDataset, ImageDataset], home: Path) -> None:
     """Run both neighbours with one tape and compare what they do."""
+    first, second = outcomes(start, pair, home)
+    for name, value in first.items():
+        assert second[name] == value, name
+
+
+def outcomes(
+    start: Callable[[ImageDataset, Path], Any], pair: tuple[ImageDataset, ImageDataset], home: Path
+) -> list[dict[str, Any]]:
+    """What two runs with one tape do and show."""
     tape, found = Tape(), []
     for number, data in enumerate(pair):
         with pytest.MonkeyPatch.context() as patch, own_state_folder(home / str(number)):
@@ -145,8 +157,7 @@ def replayed(start: Callable[[ImageDataset, Path], Any], pair: tuple[ImageDatase
         assert tape.values, "a private method sanitizes something"
         assert tape.place in (None, len(tape.values)), "the second run asks for fewer sanitized values"
         tape.place = 0
-    for name, value in found[0].items():
-        assert found[1][name] == value, name
+    return found
 
 
 def _fast(case: str) -> bool:
@@ -166,6 +177,20 @@ def test_neighbours_with_the_same_sanitized_values_run_alike(case, tmp_path):
         (without, with_record),
         tmp_path,
     )
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in ("dp-merf", "dpgan") else pytest.mark.slow) for case in ALL_CASES]
+)
+def test_the_public_files_of_a_run_do_not_tell_records_from_four_times_as_many(case, tmp_path):
+    """The declared number is the same. Time and private files follow the true one, and nothing that is shown does."""
+    pair = with_labels((0, 1) * 20), with_labels((0, 1) * 80)
+    assert pair[0].domain == pair[1].domain
+    outcomes(lambda data, out: tiny_train(case, data, out, seed=SEED), pair, tmp_path)
+    few, many = (public_files(tmp_path / number / "run") for number in ("0", "1"))
+    assert few.keys() == {"progress.jsonl", *(path.name for path in (tmp_path / "0" / "run" / "release").iterdir())}
+    for name, content in few.items():
+        assert many[name] == content, name
 
 
 FEDERATED = {"gs-wgan-federated": tiny_federation(), "fedavg-gan": FEDAVG}
@@ -198,5 +223,5 @@ def test_a_normaliser_that_follows_the_data_is_noticed(tmp_path, monkeypatch):
         sizes.append(data)
         tiny_train("dp-merf", data, out, seed=SEED)
 
-    with pytest.raises(AssertionError, match="certificate"):
+    with pytest.raises(AssertionError, match=r"certificate\.json|progress\.jsonl"):
         replayed(start, (with_labels((0, 1) * 20), with_labels((0, 1) * 21)), tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -117,6 +118,23 @@ def test_a_public_page_holds_nothing_private(run: Path, tmp_path: Path):
     assert "Budget spent over training" in text
     for words in (STAMP, "Training diagnostics", "87.5 %", "12.35", "gradient norm"):
         assert words not in text, words
+
+
+def test_the_time_of_a_run_is_stamped_and_never_public(run: Path, tmp_path: Path):
+    """It follows the sizes of secret batches; an earlier version left it in the public progress."""
+    old, new = run, write_run(tmp_path / "newer")
+    for each in (old, new):
+        shutil.rmtree(each / "release")  # not released yet: nothing to verify here
+    lines = [json.loads(line) for line in (new / "progress.jsonl").read_text().splitlines()[:-1]]
+    RunFolder(new).timings.write_text(json.dumps({"step": 20, "seconds": 77.7}))
+    shown = [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    (new / "progress.jsonl").write_text("\n".join(json.dumps(line) for line in shown))
+    text = write_report([old, new], tmp_path / "report.html").read_text()
+    assert re.search(rf'>seconds <span class="stamp small">{STAMP}</span></th><td class="number">2</td>', text)
+    section = text[text.rindex("Training diagnostics") :]
+    assert section.index(STAMP) < section.index("It took 78 seconds")
+    public = write_report([old, new], tmp_path / "report.html", ReportOptions(public=True)).read_text()
+    assert "seconds" not in public
 
 
 def test_a_kept_claim_is_shown_under_a_stamp_and_never_in_public(run: Path, tmp_path: Path):

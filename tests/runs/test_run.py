@@ -54,7 +54,7 @@ def test_progress_is_shown_and_recorded_with_the_spending_so_far(run):
 
 
 def test_a_resumed_run_goes_on_counting_its_seconds(run):
-    with (run.folder / "progress.jsonl").open("w") as file:
+    with (run.private / "timings.jsonl").open("w") as file:
         file.write('{"step": 1, "seconds": 70.5}\n{"step": 2, "seco')  # torn by a kill
     again = Run(run.folder, run.plan, run.data, run.ledger, Randomness(), torch.device("cpu"))
     shown = []
@@ -179,10 +179,6 @@ def test_the_listing_of_a_run_folder_separates_private_from_public(run):
     run.diagnose(1, norm=1.0)
     run.checkpoint(1, {"released.x": torch.ones(1)})
     assert sorted(os.listdir(run.folder)) == ["ledger.jsonl", "private", "progress.jsonl"]
-    assert sorted(os.listdir(run.private)) == ["checkpoint-0000000001.safetensors", "diagnostics.jsonl"]
-    assert json.loads((run.folder / "progress.jsonl").read_text()).keys() == {
-        "step",
-        "seconds",
-        "loss",
-        "epsilon_spent",
-    }
+    kept = ["checkpoint-0000000001.safetensors", "diagnostics.jsonl", "timings.jsonl"]
+    assert sorted(os.listdir(run.private)) == kept
+    assert json.loads((run.folder / "progress.jsonl").read_text()).keys() == {"step", "loss", "epsilon_spent"}

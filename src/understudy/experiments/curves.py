@@ -167,7 +167,7 @@ def read_point(folder: Path, keys: Sequence[str], metrics: Sequence[str], planne
         delta=headline.delta if headline else None,
         figures={name: figures[name] for name in wanted},
         runs_on_this_data=certificate.runs_on_this_data,
-        seconds=_seconds(files.progress),
+        seconds=next(reversed(files.seconds()), None),
         stamp=evaluation.get("stamp", STAMP),
         clip=clip_bound(run),
         norms=_norms(files.diagnostics),
@@ -226,11 +226,3 @@ def _norms(path: Path) -> list[dict[str, float]]:
             continue
     rows = [row for row in rows if "step" in row and "gradient_norm_before" in row]
     return rows[:: max(1, -(-len(rows) // _MOST_NORMS))]
-
-
-def _seconds(path: Path) -> float | None:
-    """How long a run had worked at its last report."""
-    try:
-        return float(json.loads(path.read_text(encoding="utf-8").splitlines()[-1])["seconds"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return None

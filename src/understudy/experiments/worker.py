@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from understudy.errors import AbortedRun, CheckError, InputError, InterruptedRun, UnderstudyError
 from understudy.experiments.points import Task
+from understudy.files import open_private
 from understudy.privacy.budget import stated_budget
 from understudy.processes import end_with_parent, worker_command, worker_environment
 from understudy.progress import ON_STDERR, Audience
@@ -125,7 +126,7 @@ class _Crew:
             return InterruptedRun.exit_code, ""
         log = task.folder.parent / f"{task.name}.log"
         self.audience.say(f"{task.name}: started, see {log}")
-        with log.open("ab") as words:
+        with open_private(log, "ab") as words:  # how fast it goes follows the data
             process = _start(words.fileno(), self.jobs)
             self.running.add(process)
             assert process.stdin is not None

@@ -25,7 +25,7 @@ from understudy.federated import messages
 from understudy.federated.client_mechanisms import GaussianMessages
 from understudy.federated.contract import DIGEST_BYTES, Contract
 from understudy.federated.messages import Answer, Question, Status
-from understudy.files import make_folder, read_tensors, write_bytes, write_tensors
+from understudy.files import read_tensors, write_bytes, write_tensors
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.ledger import Ledger
@@ -69,7 +69,7 @@ class Client:
         check_membership(contract, membership, data)
         check_affordable(contract, membership.budget)
         self.folder, self.contract, self.membership = folder, contract, membership
-        make_folder(RunFolder(folder).private / "answers", "client")
+        RunFolder(folder).make_private("client", "answers")
         self._mechanism = self._open_ledger(randomness or Randomness())
         home = Home(randomness or Randomness(), _CPU)
         assignment = torch.zeros(len(data), dtype=torch.long)
@@ -107,7 +107,7 @@ class Client:
             return self._refusal(Status.BUDGET, content, question.round)
         assert rows_dp is not None, "checked above"
         sealed = self._seal(question.round, Status.ANSWERED, key, rows_dp.numpy())
-        write_bytes(self._answer_path(question.round), sealed)
+        write_bytes(self._answer_path(question.round), sealed, private=True)
         self._save(question.round)
         return sealed
 
@@ -122,7 +122,8 @@ class Client:
             row_dp = self._embedding.answer(self._embedding_row(), 1, "embedding")
             if row_dp is None:
                 return b""  # paid for, and lost in a crash: it is never made again
-            write_bytes(path, embeddings.encode_answer(row_dp[0], self.membership.client, self.contract))
+            sealed = embeddings.encode_answer(row_dp[0], self.membership.client, self.contract)
+            write_bytes(path, sealed, private=True)
             self._save(self._last_round)
         return path.read_bytes()
 

@@ -53,7 +53,7 @@ class RoutingDesk:
         now = np.bincount(chosen[chosen >= 0], minlength=self.limits.clients)
         if self._memory is not None:
             kept = {"round": number, "before": self.asked_private.tolist(), "asked": now.tolist()}
-            write_text(self._memory, json.dumps(kept))
+            write_text(self._memory, json.dumps(kept), private=True)
         self.asked_private = self.asked_private + now
         return Routed(chosen, slot)
 

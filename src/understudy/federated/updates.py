@@ -32,7 +32,7 @@ from understudy.federated.client import Membership, check_membership, fake_pool
 from understudy.federated.contract import DIGEST_BYTES, Contract
 from understudy.federated.fleet import Transport, slots_of_records
 from understudy.federated.messages import Images, question_key
-from understudy.files import make_folder, write_bytes
+from understudy.files import write_bytes
 from understudy.models.critic import CriticConfig
 from understudy.privacy.mechanisms import clip_rows
 from understudy.privacy.randomness.streams import Randomness
@@ -138,7 +138,7 @@ class UpdateClient:
     def __init__(self, folder: Path, contract: Contract, membership: Membership, data: ImageDataset) -> None:
         check_membership(contract, membership, data)
         self.folder, self.contract, self.membership = folder, contract, membership
-        make_folder(RunFolder(folder).private / "answers", "client")
+        RunFolder(folder).make_private("client", "answers")
         home = Home(Randomness(), torch.device("cpu"))
         self._critic = Critics(data, torch.zeros(len(data), dtype=torch.long), 1, contract.critics, home)
 
@@ -163,7 +163,7 @@ class UpdateClient:
         clipped = clip_rows(update, self.contract.clip)[0]
         head = _HEAD.pack(_ANSWER, number, self.membership.client, 0, question_key(content))
         sealed = head + clipped.numpy().astype("<f4").tobytes()
-        write_bytes(path, sealed)
+        write_bytes(path, sealed, private=True)
         for old in answered[:-1]:
             old.unlink(missing_ok=True)
         return sealed

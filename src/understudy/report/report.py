@@ -129,26 +129,26 @@ def _comparison(views: Sequence[View]) -> dict[str, Any]:
         ("best attack is right, at most", [_of(view, "guarantee", "accuracy") for view in views]),
         ("members found at 1 false alarm in 1,000, at most", [_of(view, "guarantee", "found") for view in views]),
         ("steps", [_of(view, "training", "steps") for view in views]),
-        ("seconds", [_of(view, "training", "seconds") for view in views]),
     )
     figures = (("FID ↓", "fid"), ("Inception score ↑", "is"), ("CNN accuracy ↑", "cnn"))
     qualities = [view.values["quality"] for view in views]
-    measured = [(title, [quality and quality["figures"][key] for quality in qualities]) for title, key in figures]
+    stamp = STAMP if any(quality and quality["stamp"] for quality in qualities) else None
+    measured = [(title, [each and each["figures"][key] for each in qualities], stamp) for title, key in figures]
+    measured.append(("seconds", [_of(view, "diagnostics", "seconds") for view in views], STAMP))
     bounds = [(view.subject.name, view.bound) for view in views if view.bound is not None]
     return {
         "names": [view.subject.name for view in views],
         "states": [view.values["state"] for view in views],
         "pictures": [_samples(view.subject) for view in views],
         "lines": [(title, values) for title, values in lines if any(values)],
-        "figures": [(title, values) for title, values in measured if any(values)],
-        "stamp": STAMP if any(quality and quality["stamp"] for quality in qualities) else None,
+        "figures": [(title, values, stamp) for title, values, stamp in measured if any(values)],
         "chart": Markup(charts.attack_chart(bounds, "comparison")) if len(bounds) > 1 else None,
     }
 
 
 def _of(view: View, section: str, key: str) -> str | None:
     values = view.values[section]
-    return None if values is None else str(values[key])
+    return None if values is None or values[key] is None else str(values[key])
 
 
 def _samples(subject: Subject) -> str | None:

@@ -41,6 +41,7 @@ class Subject:
     progress: list[dict[str, float]] = field(default_factory=list)
     evaluation: Mapping[str, Any] | None = None  # computed with private data
     diagnostics: list[dict[str, float]] = field(default_factory=list)  # private
+    seconds: float | None = None  # private: how long the run had worked at its last report
     kept_claims: tuple[DataDependentClaim, ...] = ()  # private
     neighbours: NeighbourCheck | None = None  # private
 
@@ -81,8 +82,9 @@ def read_subject(path: Path | str, public: bool = False, keys: Path | None = Non
         return Subject(
             name=name_of(folder),
             run=_object(files.description, "run"),
-            progress=read_points(files.progress),
+            progress=_public_points(files),
             diagnostics=[] if public else read_points(files.diagnostics),
+            seconds=None if public else _seconds(files),
         )
     place = find_release(folder)
     release, problem = _load(place)
@@ -93,9 +95,10 @@ def read_subject(path: Path | str, public: bool = False, keys: Path | None = Non
         problem=problem,
         rows=[] if release is None else class_rows(release),
         run=_object(files.description, "run") if files.begun else None,
-        progress=read_points(files.progress) if files.begun else [],
+        progress=_public_points(files) if files.begun else [],
         evaluation=_object(files.evaluation, "evaluation") if files.begun and not public else None,
         diagnostics=read_points(files.diagnostics) if files.begun and not public else [],
+        seconds=_seconds(files) if files.begun and not public else None,
         kept_claims=kept_claims(files.claims) if files.begun and not public else (),
     )
 
@@ -121,6 +124,16 @@ def read_points(path: Path) -> list[dict[str, float]]:
                 points.append({str(key): float(value) for key, value in point.items() if _is_number(value)})
     points = [point for point in points if "step" in point]
     return points[:: max(1, len(points) // _MOST_POINTS)] + points[-1:]
+
+
+def _public_points(files: RunFolder) -> list[dict[str, float]]:
+    """Public values over the steps of a run, without the times that earlier versions wrote beside them."""
+    points = read_points(files.progress)
+    return [{name: value for name, value in point.items() if name != "seconds"} for point in points]
+
+
+def _seconds(files: RunFolder) -> float | None:
+    return next(reversed(files.seconds()), None)
 
 
 def _load(place: Path) -> tuple[Release | None, str | None]:

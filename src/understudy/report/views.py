@@ -148,27 +148,27 @@ def _training(subject: Subject, salt: str) -> dict[str, Any] | None:
     allowed = budget.get("epsilon") if isinstance(budget, Mapping) else None
     limit = float(allowed) if isinstance(allowed, (int, float)) else None
     drawings = [charts.budget_chart(subject.progress, limit, f"{salt}-budget")]
-    others = [name for name in subject.progress[-1] if name not in ("step", "seconds", "epsilon_spent")]
+    others = [name for name in subject.progress[-1] if name not in ("step", "epsilon_spent")]
     drawings += _small_charts(subject.progress, others, salt)
     return {
         "charts": [Markup(drawing) for drawing in drawings if drawing],
         "title": "Training" if drawings[0] is None else "Budget spent over training",
         "steps": f"{int(subject.progress[-1]['step']):,}",
-        "seconds": f"{subject.progress[-1].get('seconds', 0.0):,.0f}",
     }
 
 
 def _diagnostics(subject: Subject, salt: str) -> dict[str, Any] | None:
-    """Private values over the steps: gradient norms in one chart, everything else in small ones."""
+    """How long it took, and private values over the steps: gradient norms in one chart, all else in small ones."""
     points = subject.diagnostics
+    seconds = None if subject.seconds is None else f"{subject.seconds:,.0f}"
     if not points:
-        return None
+        return None if seconds is None else {"charts": [], "seconds": seconds, "stamp": STAMP}
     drawings = [charts.norms_chart([(subject.name, points)], clip_bound(subject.run), f"{salt}-norms")]
     known = ("step", "gradient_norm_before", "gradient_norm_before_deviation", "gradient_norm_after")
     others = [name for name in points[-1] if name not in known]
     drawings += _small_charts(points, others, salt)
     shown = [Markup(drawing) for drawing in drawings if drawing]
-    return {"charts": shown, "stamp": STAMP} if shown else None
+    return {"charts": shown, "seconds": seconds, "stamp": STAMP} if shown or seconds else None
 
 
 def _kept_claims(subject: Subject) -> dict[str, Any] | None:

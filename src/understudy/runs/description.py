@@ -17,7 +17,7 @@ from typing import Any
 from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
 from understudy.errors import InputError
-from understudy.files import make_folder, read_json, write_text
+from understudy.files import read_json, write_text
 from understudy.privacy.budget import Budget, NoBudget
 from understudy.runs.copies import MOVED, RunIdentity, state_folder
 from understudy.runs.folder import RunFolder
@@ -72,8 +72,8 @@ def read_description(folder: RunFolder) -> RunDescription:
 
 def write_description(folder: RunFolder, description: RunDescription, data: ImageDataset) -> None:
     """Write ``run.json`` and, among the private files, what recognises the data when the run is continued."""
-    make_folder(folder.private, "run")
-    write_text(folder.fingerprint, data.fingerprint())  # private: it would confirm a guess of the records
+    folder.make_private("run")
+    write_text(folder.fingerprint, data.fingerprint(), private=True)  # it would confirm a guess of the records
     write_text(folder.description, json.dumps(description.as_dict(), indent=2) + "\n")
 
 

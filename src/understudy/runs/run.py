@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.data.dataset import ImageDataset
 from understudy.errors import InputError, InterruptedRun
-from understudy.files import make_folder
+from understudy.files import open_private
 from understudy.privacy import accounting
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
@@ -31,12 +30,12 @@ _REPORTS = 100
 
 @dataclass(frozen=True)
 class Progress:
-    """What may be shown of a run in progress: public values only (steps, losses on generated images, spending)."""
+    """What the owner is shown of a run in progress; all but its time is public."""
 
     step: int
     steps: int
-    values: dict[str, float]
-    seconds: float
+    values: dict[str, float]  # public: losses on generated images, spending
+    seconds: float  # private: kept in the private folder
 
 
 ProgressListener = Callable[[Progress], None]
@@ -62,8 +61,9 @@ class Run:
 
     def __post_init__(self) -> None:
         self.files = RunFolder(self.folder)
-        make_folder(self.private, "run")
-        self.started -= _seconds_before(self.files.progress)
+        self.files.make_private("run")
+        self.files.separate_timings()
+        self.started -= (self.files.seconds() or [0.0])[-1]
         self.checkpoints = Checkpoints(self.private)
 
     @property
@@ -76,14 +76,17 @@ class Run:
         return step % max(1, self.plan.steps // _REPORTS) == 0 or step == self.plan.steps
 
     def report(self, step: int, **values: float) -> None:
-        """Show and record progress.
+        """Show and record progress: public values in the public file, the time they took in a private one.
 
         Privacy: ``values`` must be public: computed from generated images or sanitized values, never from private ones.
+        A time is not: it follows the secret sizes of batches and the true number of records.
         """
         if self.plan.private:  # a method without privacy has no spending to show
             values = {**values, "epsilon_spent": self.epsilon_spent()}
         progress = Progress(step, self.plan.steps, values, time.monotonic() - self.started)
-        line = {"step": step, "seconds": round(progress.seconds, 3), **values}
+        with open_private(self.files.timings, "a") as file:
+            file.write(json.dumps({"step": step, "seconds": round(progress.seconds, 3)}) + "\n")
+        line = {"step": step, **values}
         with self.files.progress.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         if self.listener is not None:
@@ -115,7 +118,7 @@ class Run:
 
     def diagnose(self, step: int, **values_private: Any) -> None:
         """Record private diagnostics (gradient norms, say) in the private folder, and nowhere else."""
-        with self.files.diagnostics.open("a", encoding="utf-8") as file:
+        with open_private(self.files.diagnostics, "a") as file:
             file.write(json.dumps({"step": step, **values_private}) + "\n")
 
     def checkpoint_due(self) -> bool:
@@ -148,15 +151,6 @@ class Run:
                 f"run: interrupted after step {step} of {self.plan.steps}; continue with --resume, the spending so "
                 f"far is on record in {self.files.ledger}"
             )
-
-
-def _seconds_before(path: Path) -> float:
-    """How long a run has worked already, as far as it reported; a line that a kill tore is passed over."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-    for line in reversed(lines):
-        with suppress(ValueError, KeyError, TypeError):
-            return float(json.loads(line)["seconds"])
-    return 0.0
 
 
 def latest_checkpoint(checkpoints: Checkpoints, ledger: Ledger) -> Checkpoint | None:

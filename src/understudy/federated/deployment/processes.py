@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from understudy.errors import CheckError, InputError
-from understudy.files import make_folder
+from understudy.files import make_folder, open_private
 from understudy.processes import leashed
 
 Say = Callable[[str], None]  # how to speak to whoever started a command
@@ -66,7 +66,7 @@ class Processes:
 
     def start(self, name: str, command: Sequence[str], home: Path) -> subprocess.Popen[bytes]:
         """Start a command in a process group of its own; what it says goes into its log file."""
-        with (self.log_folder / f"{name}.log").open("ab") as log:
+        with open_private(self.log_folder / f"{name}.log", "ab") as log:
             process = subprocess.Popen(
                 leashed(command),
                 stdout=log,

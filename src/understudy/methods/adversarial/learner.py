@@ -17,7 +17,7 @@ from understudy.devices import low_precision
 from understudy.engines.dpsgd.step import PrivateStep
 from understudy.engines.embedding.start import EmbeddingStart
 from understudy.engines.learner import Learner, LearnerOptions
-from understudy.files import make_folder
+from understudy.files import make_private_folder, write_bytes
 from understudy.methods.adversarial.schedule import StepSchedule
 from understudy.models.generator import GeneratorConfig
 from understudy.runs.loop import Stateful
@@ -119,12 +119,16 @@ class GanWatch:
 
 
 def save_picture(images: Tensor, columns: int, path: Path) -> None:
-    """Write 8-bit images (N, C, H, W) as one PNG with ``columns`` of them in a row."""
+    """Write 8-bit images (N, C, H, W) as one PNG with ``columns`` of them in a row, for the owner of the run."""
+    from io import BytesIO
+
     from PIL import Image
 
     count, channels, height, width = images.shape
     rows = count // columns
     tiled = images.view(rows, columns, channels, height, width).permute(0, 3, 1, 4, 2)
     pixels = tiled.reshape(rows * height, columns * width, channels).cpu().numpy()
-    make_folder(path.parent, "run")
-    Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels).save(path)
+    content = BytesIO()
+    Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels).save(content, format="PNG")
+    make_private_folder(path.parent, "run")
+    write_bytes(path, content.getvalue(), private=True)

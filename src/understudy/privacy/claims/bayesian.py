@@ -130,7 +130,7 @@ class BayesianAccountant:
     def save(self, path: Path) -> None:
         """Keep what was recorded. Privacy: in the private folder of a run, never in a release."""
         state = {"recorded": self.recorded, "orders": list(self._settings.orders), "student": self._student.tolist()}
-        write_text(path, json.dumps({**state, "pool": self._pool.state()}) + "\n")
+        write_text(path, json.dumps({**state, "pool": self._pool.state()}) + "\n", private=True)
 
     def restore(self, path: Path) -> None:
         """Go on from what was kept, if anything was; a file that does not fit is refused."""

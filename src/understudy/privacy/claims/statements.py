@@ -245,7 +245,7 @@ def keep_claims(path: Path, claims: Sequence[DataDependentClaim], guarantees: Se
         "guarantees": [guarantee.model_dump(exclude_none=True) for guarantee in guarantees],
         "data_dependent": [claim.model_dump() for claim in claims],
     }
-    write_text(path, json.dumps(content, indent=2) + "\n")
+    write_text(path, json.dumps(content, indent=2) + "\n", private=True)
 
 
 def kept_claims(path: Path) -> tuple[DataDependentClaim, ...]:

@@ -92,7 +92,7 @@ class VoteRecord:
     def save(self) -> None:
         """Write the record."""
         content = {"cost": self.cost.tolist(), "queries": self.queries, "answers": self.answers}
-        write_text(self._path, json.dumps(content) + "\n")
+        write_text(self._path, json.dumps(content) + "\n", private=True)
 
     def claim(self, answers: Event, others: Sequence[Event], delta: float) -> VoteClaim:
         """What the events cost, with this record in place of what it holds of ``answers``.
