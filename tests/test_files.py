@@ -1,12 +1,13 @@
 """Files appear whole or not at all; what goes wrong is one sentence, and nothing is left lying about."""
 
+import json
 import os
 
 import pytest
 import torch
 
 from understudy.errors import InputError
-from understudy.files import aside, make_folder, read_tensors, write_bytes, write_tensors, write_text
+from understudy.files import aside, make_folder, read_json, read_tensors, write_bytes, write_tensors, write_text
 
 WRITERS = {
     "text": lambda path: write_text(path, "new"),
@@ -128,3 +129,36 @@ def test_what_a_killed_writer_left_behind_is_cleared_away(folder, tmp_path):
 
 def _age(path):
     os.utime(path, (1e9, 1e9))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"a": 1, "b": {"c": 1, "c": 1}}', "the key 'c' occurs twice"),
+        ("[NaN]", "NaN is no number"),
+        ("[-Infinity]", "-Infinity is no number"),
+        ("[1e400]", "beyond double precision"),
+        (f"[{2**63}]", "an integer of 19 digits is beyond 64 bits"),
+        (f"[{'9' * 5000}]", "an integer of 5000 digits is beyond 64 bits"),
+        ("[" * 65 + "]" * 65, "nested more than 64 deep"),
+        ('{"a": "\\ud800"}', "half a character"),
+        ('"' + '\\"' * 10_000, "Unterminated string"),
+    ],
+)
+def test_json_that_two_readers_may_read_differently_is_refused(tmp_path, text, words):
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(InputError, match=r"thing: .*file is not valid JSON") as refused:
+        read_json(tmp_path / "file", "thing")
+    assert words in str(refused.value)
+
+
+def test_json_that_everybody_reads_alike_is_read(tmp_path):
+    value = {"a": [1, -2.5, 5e-324, 2**63 - 1, -(2**63) + 1, True, None], "[[{": "]" * 100 + '"\\', "é": {"a": {}}}
+    (tmp_path / "file").write_text(json.dumps(value))
+    assert read_json(tmp_path / "file", "thing") == value
+
+
+def test_a_huge_json_file_is_refused_unread(tmp_path):
+    (tmp_path / "file").write_bytes(b" " * (4 * 2**20 + 1))
+    with pytest.raises(InputError, match="is larger than 4194304 bytes"):
+        read_json(tmp_path / "file", "thing")

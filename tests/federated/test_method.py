@@ -103,7 +103,11 @@ def test_its_release_verifies_every_guarantee_with_both_accountants(finished):
         (0, {"epsilon": 0.5}, "guarantee 1: pld"),
         (1, {"epsilon": 0.5}, "guarantee 2: fourier"),
         (2, {"epsilon": 0.5}, "guarantee 3: pld"),
-        (1, {"limits": {"clients": 3, "rounds": 4, "queries": 12, "slots": 12, "answers": 20}, "epsilon": 2}, "viewers"),
+        (
+            1,
+            {"limits": {"clients": 3, "rounds": 4, "queries": 12, "slots": 12, "answers": 20}, "epsilon": 2},
+            "viewers",
+        ),
         (1, {"adjacency": "add-remove"}, "guarantee 2: kind"),
         (2, {"coalition": 3}, "guarantee 3: kind"),
         (0, {"delta_parts": None}, "guarantee 1: limits"),
@@ -128,6 +132,30 @@ def test_an_altered_claim_does_not_verify(viewer, change, complaint, finished, t
     path.write_text(json.dumps(certificate))
     failed = [check.name for check in verify(tmp_path / "release").checks if not check.passed]
     assert complaint in failed
+
+
+@pytest.mark.parametrize(
+    ("kept", "verdict", "complaint"),
+    [
+        ([0], "consistent", "no guarantee is stated against server, replace-one"),
+        ([0, 1], "consistent", "no guarantee is stated against client (1 of them united), add-remove"),
+        ([0, 2], "consistent", "no guarantee is stated against server, replace-one"),
+        ([1, 0, 2], "refused", "the first guarantee is one against server, replace-one"),
+    ],
+    ids=str,
+)
+def test_a_guarantee_that_was_left_out_or_put_first_is_missed(kept, verdict, complaint, finished, tmp_path):
+    """Against the public epsilon is small; the one against the server is the figure that somebody might hide."""
+    import shutil
+
+    shutil.copytree(finished / "release", tmp_path / "release")
+    path = tmp_path / "release" / "certificate.json"
+    certificate = json.loads(path.read_text())
+    certificate["guarantees"] = [certificate["guarantees"][place] for place in kept]
+    path.write_text(json.dumps(certificate))
+    result = verify(tmp_path / "release")
+    assert result.verdict == verdict
+    assert complaint in result.reason.detail
 
 
 def test_it_reports_public_values_only(finished):

@@ -14,6 +14,7 @@ from understudy.errors import InputError
 from understudy.privacy.randomness.streams import OS_ENTROPY, SEEDED
 from understudy.release.verify import Verification, verify
 
+from ..cli.calling import Caller
 from ..helpers.certificates import AS_DESIGNED
 from .building import DELTA, EPSILON, GAUSSIAN, edit_json, make_release
 
@@ -325,6 +326,101 @@ def test_a_hostile_certificate_is_a_failed_check(folder: Path, content: bytes):
     result = verify(folder)
     assert "certificate" in failed(result)
     assert result.epsilon is None
+
+
+def _clients(**event: Any) -> Any:
+    """A claim against the server of a federation, with an event to which every client adds noise."""
+
+    def change(certificate: dict[str, Any]) -> None:
+        _event(unit="client", **event)(certificate)
+        _guarantee(unit="client", viewer="server", adjacency="replace-one")(certificate)
+
+    return change
+
+
+_LIMITS = {"clients": 10, "rounds": 10**25, "queries": 12, "slots": 3, "answers": 6}
+_ROUTED = {"sensitivity": "2C", "sampling": {"kind": "routed", "subsets": 10}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(_guarantee(epsilon=1e25), id="an epsilon of 26 digits"),
+        pytest.param(
+            lambda certificate: (
+                _clients(**_ROUTED)(certificate),
+                _guarantee(viewer="public", adjacency="add-remove", limits=_LIMITS)(certificate),
+            ),
+            id="rounds beyond any integer of a machine",
+        ),
+        pytest.param(
+            lambda certificate: (
+                _clients(**_ROUTED)(certificate),
+                _guarantee(viewer="public", adjacency="add-remove", limits=_LIMITS | {"rounds": 2**62})(certificate),
+            ),
+            id="rounds that only just fit",
+        ),
+        pytest.param(_clients(noise_multiplier=5e-324, noise_parts=10), id="a noise whose parts vanish"),
+        pytest.param(_clients(noise_parts=10**400), id="more parts than a float can count"),
+        pytest.param(_clients(noise_parts=2**62), id="parts that only just fit"),
+    ],
+)
+def test_whatever_the_numbers_are_there_is_one_verdict_with_and_without_json(folder: Path, change: Any, capsys: Any):
+    edit_json(certificate_of(folder), change)
+    result = verify(folder)
+    call = Caller(capsys)
+    plain, as_json = call("verify", folder), call("verify", folder, "--json")
+    assert plain.code == as_json.code == (0 if result.verdict == "verified" else 1)
+    assert as_json.json()["verdict"] == result.verdict
+    assert "Traceback" not in plain.err + as_json.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"epsilon": 4.3772', '"epsilon": 0.1, "epsilon": 4.3772', "the key 'epsilon' occurs twice"),
+        ('"epsilon": 4.3772', '"epsilon": "4.3772"', "guarantees.0.epsilon: Input should be a valid number"),
+        ('"epsilon": 4.3772', '"epsilon": NaN', "NaN is no number"),
+        ('"epsilon": 4.3772', '"epsilon": 1e999', "beyond double precision"),
+        ('"count": 1', '"count": true', "events.0.count: Input should be a valid integer"),
+        ('"count": 1', '"count": 1.0', "events.0.count: Input should be a valid integer"),
+        ('"count": 1', f'"count": {10**25}', "an integer of 26 digits is beyond 64 bits"),
+        ('"schema": 1', '"schema": true', "schema: Input should be a valid integer"),
+        ('"plan_raised": false', '"plan_raised": 0', "plan_raised: Input should be a valid boolean"),
+        ('"remarks": []', f'"remarks": {"[" * 70}{"]" * 70}', "nested more than 64 deep"),
+    ],
+)
+def test_a_certificate_that_two_readers_may_read_differently_is_refused(folder: Path, old: str, new: str, words: str):
+    text = certificate_of(folder).read_text()
+    assert old in text
+    certificate_of(folder).write_text(text.replace(old, new, 1))
+    result = verify(folder)
+    assert result.verdict == "refused"
+    (found,) = [check for check in result.checks if check.name == "certificate"]
+    assert words in found.detail
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        pytest.param(
+            lambda config: config["method_config"]["privacy"].update(noise_multiplier="1.0"), "plan", id="text for 1.0"
+        ),
+        pytest.param(lambda config: config["method_config"]["method"].update(steps=True), "plan", id="true for 1"),
+        pytest.param(lambda config: config["domain"].update(nominal_records="1000"), "config", id="text in the domain"),
+    ],
+)
+def test_a_config_whose_types_need_converting_is_refused(folder: Path, change: Any, check: str):
+    edit_json(folder / "config.json", change)
+    digest = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
+    edit_json(certificate_of(folder), lambda certificate: certificate.update(config_sha256=digest))
+    assert check in failed(verify(folder))
+    assert verify(folder).verdict == "refused"
+
+
+def test_a_whole_number_for_a_real_one_is_no_other_type(folder: Path):
+    edit_json(certificate_of(folder), _guarantee(epsilon=5))
+    assert verify(folder).verdict == "verified"
 
 
 @pytest.mark.parametrize(

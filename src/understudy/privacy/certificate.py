@@ -79,7 +79,7 @@ class Certificate(Strict):
     claims of another kind, which nobody can recompute without the data: never without a guarantee beside them.
     """
 
-    schema_version: Annotated[Literal[1], Field(alias="schema")] = 1
+    schema_version: Annotated[int, Field(strict=True, ge=1, le=1, alias="schema")] = 1  # Literal[1] takes true
     method: str
     created: str
     software: dict[str, str]
