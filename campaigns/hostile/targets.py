@@ -28,7 +28,7 @@ from understudy.privacy.ledger import Ledger
 from understudy.release import export
 from understudy.release.contents import read_config
 
-from . import federation, seeds
+from . import federation, seeds, signatures
 from .mutations import Mutator, mutate_archive, mutate_bytes, mutate_json, nest
 
 
@@ -190,6 +190,7 @@ TARGETS = {
         Target("checkpoint", seeds.checkpoints, (mutate_bytes,), 3_000, _checkpoint),
         Target("release", seeds.release_configs, (mutate_json,), 2_000, _release),
         Target("verify", seeds.certificates, (mutate_json,), 300, _verify),
+        Target("signature", signatures.signatures, (*_JSON, signatures.restate), 5_000, signatures.check),
         Target("npz", seeds.archives, (mutate_bytes, mutate_archive, mutate_archive), 14_000, _archive),
         Target("picture", seeds.pictures, (mutate_bytes,), 18_000, _picture),
         Target("idx", seeds.idx_images, (mutate_bytes,), 6_000, _idx),
