@@ -19,7 +19,7 @@ from understudy.report.report import ReportOptions, write_report
 from understudy.runs.folder import RunFolder
 
 from ..helpers.data import tiny_data
-from ..release.building import make_release
+from ..release.building import edit_json, make_release
 from .conftest import STAMP, write_run
 
 HOSTILE = (
@@ -196,14 +196,36 @@ def test_several_are_compared(run: Path, tmp_path: Path):
 def test_a_release_that_does_not_verify_says_so(run: Path, tmp_path: Path):
     (run / "release" / "extra.bin").write_text("x")
     text = write_report([run], tmp_path / "report.html").read_text()
-    assert "not verified" in text
+    assert '<span class="badge refused">refused</span>' in text
     assert "is not allowed" in text
+
+
+def test_a_release_that_misses_something_is_consistent_and_not_verified(run: Path, tmp_path: Path):
+    edit_json(run / "release" / "certificate.json", lambda certificate: certificate.pop("config_sha256"))
+    text = write_report([run], tmp_path / "report.html").read_text()
+    assert '<span class="badge consistent">consistent</span>' in text
+    assert "badge verified" not in text
+
+
+def test_a_delta_that_is_large_for_so_many_records_is_remarked(run: Path, tmp_path: Path):
+    assert "Remark: delta" not in write_report([run], tmp_path / "report.html").read_text()
+    edit_json(run / "release" / "certificate.json", lambda found: found["guarantees"][0].update(delta=9e-4))
+    text = write_report([run], tmp_path / "report.html").read_text()
+    assert "Remark: delta 0.0009 times 1,000 records is 0.9" in text
+
+
+def test_what_only_the_trainer_can_know_is_called_stated(run: Path, tmp_path: Path):
+    text = write_report([run], tmp_path / "report.html").read_text()
+    stated = text.partition("Stated by the trainer")[2].partition("</ul>")[0]
+    assert "randomness: drawn from the operating system" in stated
+    assert "runs on this data: 1" in stated
+    assert text.count("drawn from the operating system") == 1
 
 
 def test_a_damaged_release_still_has_a_report(run: Path, tmp_path: Path):
     (run / "release" / "generator.safetensors").write_bytes(b"")
     text = write_report([run], tmp_path / "report.html").read_text()
-    assert "not verified" in text
+    assert '<span class="badge refused">refused</span>' in text
     assert "not those that its certificate names" in text
 
 

@@ -56,6 +56,8 @@ def build_view(subject: Subject, number: int) -> View:
         "rows": [(label, pictures.strip(images)) for label, images in subject.rows],
         "guarantee": _guarantee(certificate, bound, f"attack-{number}") if certificate and bound else None,
         "checks": subject.verification.checks if subject.verification else (),
+        "delta_remarks": subject.verification.remarks if subject.verification else (),
+        "stated": subject.verification.stated if subject.verification else (),
         "signature": subject.verification.signature if subject.verification else None,
         "training": _training(subject, f"training-{number}"),
         "diagnostics": _diagnostics(subject, f"diagnostics-{number}"),
@@ -81,7 +83,7 @@ def _state(subject: Subject) -> str:
         return "not released yet"
     if subject.release is not None and subject.release.certificate.not_private:
         return "not private"
-    return "verified" if subject.verification.passed else "not verified"
+    return subject.verification.verdict
 
 
 def _facts(subject: Subject) -> list[str]:
