@@ -11,7 +11,7 @@ import pytest
 from understudy.engines.critics.bank import CriticBank
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SMALL = ["--device", "cpu", "--critics", "8", "--batch", "3", "--steps", "2", "--width", "8"]
+SMALL = ["--device", "cpu", "--critics", "8", "--batch", "3", "--steps", "4", "--width", "8"]  # time to spread
 
 
 @pytest.fixture
