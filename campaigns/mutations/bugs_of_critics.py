@@ -195,7 +195,14 @@ BUGS: tuple[Bug, ...] = (
         "runs/description.py",
         "    write_text(folder.fingerprint, data.fingerprint(), private=True)",
         "    write_text(folder.fingerprint, data.fingerprint())",
-        f"{_FOLDER}::test_the_private_folder_is_its_owners_alone_whatever_the_umask",
+        f"{_FOLDER}::test_nobody_could_read_a_private_file_at_any_moment",
+    ),
+    bug(
+        "diagnostics that everybody can read",
+        "runs/run.py",
+        '        with open_private(self.files.diagnostics, "a") as file:\n',
+        '        with self.files.diagnostics.open("a") as file:\n',
+        f"{_CONFORMANCE}::test_the_private_folder_is_for_its_owner_alone[dpgan]",
     ),
     bug(
         "private files that are closed after they were open",
