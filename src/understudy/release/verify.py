@@ -207,7 +207,8 @@ def _check_files(place: Path) -> str:
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise InputError("; ".join(problems[:3]) + more)
-    return f"the {len(folders.ALLOWED_FILES)} allowed files and nothing else"
+    signed = ", a signature" if (place / folders.SIGNATURE).exists() else ""
+    return f"the {len(folders.ALLOWED_FILES)} allowed files{signed} and nothing else"
 
 
 def _check_hash(name: str, path: Path, expected: str | None) -> Check:
