@@ -23,12 +23,11 @@ from understudy.errors import UnderstudyError
 from understudy.methods.base import configure
 from understudy.methods.config import apply_settings, read_config_file
 from understudy.methods.registry import get_method
-from understudy.privacy.certificate import read_certificate
 from understudy.privacy.ledger import Ledger
 from understudy.release import export
 from understudy.release.contents import read_config
 
-from . import federation, seeds, signatures
+from . import certificates, federation, seeds, signatures
 from .mutations import Mutator, mutate_archive, mutate_bytes, mutate_json, nest
 
 
@@ -53,12 +52,6 @@ class Target:
 @cache
 def _seeds(target: Target) -> list[bytes]:
     return target.seeds()
-
-
-def _certificate(content: bytes, folder: Path) -> None:
-    (folder / "certificate.json").write_bytes(content)
-    certificate = read_certificate(folder / "certificate.json")
-    certificate.to_json()
 
 
 def _release_config(content: bytes, folder: Path) -> None:
@@ -110,15 +103,6 @@ def _release(content: bytes, folder: Path) -> None:
     (folder / "release" / "config.json").write_bytes(content)
     release = load_release(folder / "release")
     release.sample(2)
-
-
-def _verify(content: bytes, folder: Path) -> None:
-    """``verify`` on a certificate that was changed: it may not crash, whatever the events are."""
-    from understudy.release.verify import verify
-
-    shutil.copytree(seeds.release_folder(), folder / "release")
-    (folder / "release" / "certificate.json").write_bytes(content)
-    verify(folder / "release")
 
 
 def _archive(content: bytes, folder: Path) -> None:
@@ -177,11 +161,16 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
+def _certificates() -> list[bytes]:
+    """Of good releases, and as designed."""
+    return [*certificates.certificates(), *seeds.certificates()]
+
+
 _JSON = (mutate_json, mutate_json, mutate_json, mutate_bytes, nest)
 TARGETS = {
     target.name: target
     for target in (
-        Target("certificate", seeds.certificates, _JSON, 16_000, _certificate),
+        Target("certificate", _certificates, (*_JSON, *[certificates.edit] * 10), 20_000, certificates.give_verdict),
         Target("release-config", seeds.release_configs, _JSON, 8_000, _release_config),
         Target("method-config", seeds.method_configs, _JSON, 8_000, _method_config),
         Target("method-config-toml", seeds.toml_configs, (mutate_bytes, nest), 4_000, _toml_config),
@@ -189,7 +178,6 @@ TARGETS = {
         Target("weights", seeds.weights, (mutate_bytes,), 5_000, _weights),
         Target("checkpoint", seeds.checkpoints, (mutate_bytes,), 3_000, _checkpoint),
         Target("release", seeds.release_configs, (mutate_json,), 2_000, _release),
-        Target("verify", seeds.certificates, (mutate_json,), 300, _verify),
         Target("signature", signatures.signatures, (*_JSON, signatures.restate), 5_000, signatures.check),
         Target("npz", seeds.archives, (mutate_bytes, mutate_archive, mutate_archive), 14_000, _archive),
         Target("picture", seeds.pictures, (mutate_bytes,), 18_000, _picture),

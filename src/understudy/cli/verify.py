@@ -29,11 +29,11 @@ def command(release: common.ReleaseFolder, key: common.TrustedKeys = None, as_js
     if as_json:
         common.print_json(result.as_dict())
     else:
-        _tell(result)
+        tell(result)
     conclude(release, result, quiet=as_json)
 
 
-def _tell(result: Verification) -> None:
+def tell(result: Verification) -> None:
     """A line for each check, remark and statement."""
     for check in result.checks:
         mark = "ok     " if check.passed else "MISSING" if check.missing else "FAILED "

@@ -114,7 +114,7 @@ class Verification:
         return {
             "verdict": self.verdict,
             "passed": self.passed,
-            "epsilon": self.epsilon,
+            "epsilon": self.epsilon if self.epsilon is not None and math.isfinite(self.epsilon) else None,
             "delta": self.delta,
             "claimed_epsilon": self.claimed,
             "signature": self.signature.as_dict(),
