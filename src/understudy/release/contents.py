@@ -10,7 +10,7 @@ import hashlib
 import json
 import struct
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -18,9 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from understudy.configs import validated
 from understudy.data.domain import Domain
 from understudy.errors import InputError
-from understudy.files import read_object
+from understudy.files import decode_json, read_object
 from understudy.models.generator import AnnotatedGeneratorConfig, Generator, GeneratorConfig, build_generator
 
+_INVALID = "this is not the config of a release (schema 1)"
 _MAXIMUM_BYTES = 2 * 2**30
 _MAXIMUM_HEADER = 2**20  # bytes that name the tensors; a generator has some dozens
 _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
@@ -30,7 +31,7 @@ class ReleaseConfig(BaseModel):
     """All of a release that is neither weights nor guarantee; unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    schema_version: Annotated[Literal[1], Field(alias="schema")] = 1
+    schema_version: Annotated[int, Field(strict=True, ge=1, le=1, alias="schema")] = 1  # Literal[1] takes true
     method: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
     generator: AnnotatedGeneratorConfig | GeneratorConfig
     domain: Domain
@@ -53,12 +54,12 @@ class ReleaseConfig(BaseModel):
 
 def make_config(**values: Any) -> ReleaseConfig:
     """A validated config; the first mistake is one sentence."""
-    return validated(ReleaseConfig, values, "config", "this is not the config of a release (schema 1)")
+    return validated(ReleaseConfig, values, "config", _INVALID)
 
 
 def read_config(path: Path) -> ReleaseConfig:
-    """The config of a release folder."""
-    return make_config(**read_object(path, "config"))
+    """The config of a release folder, where no value is converted to another type."""
+    return validated(ReleaseConfig, read_object(path, "config"), "config", _INVALID, exact=True)
 
 
 def weights_to_bytes(generator: Generator) -> bytes:
@@ -127,7 +128,7 @@ def _header(content: bytes) -> dict[str, str]:
         (length,) = struct.unpack("<Q", content[:8])
         if length > _MAXIMUM_HEADER:
             raise InputError(f"weights: a header of {length} bytes; at most {_MAXIMUM_HEADER} are read, fetch it again")
-        header = json.loads(content[8 : 8 + length])
+        header = decode_json(content[8 : 8 + length].decode("utf-8"))
         return {
             name: _describe(entry["dtype"], entry["shape"]) for name, entry in header.items() if name != "__metadata__"
         }
