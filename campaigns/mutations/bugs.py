@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from . import bugs_of_critics, bugs_of_noise, bugs_of_signatures
+from . import bugs_of_critics, bugs_of_noise, bugs_of_signatures, bugs_of_verdicts
 
-BUGS = (*bugs_of_noise.BUGS, *bugs_of_critics.BUGS, *bugs_of_signatures.BUGS)
+BUGS = (*bugs_of_noise.BUGS, *bugs_of_critics.BUGS, *bugs_of_signatures.BUGS, *bugs_of_verdicts.BUGS)

@@ -437,6 +437,23 @@ def test_extreme_events_end_in_an_answer(folder: Path, event: dict[str, Any]):
     assert isinstance(verify(folder).passed, bool)
 
 
+@pytest.mark.parametrize(
+    "broken",
+    ["accounting.epsilon", "checks.compare_facts", "checks.replay", "viewers.events_seen", "checks.units_protected"],
+)
+def test_a_check_that_breaks_down_is_a_refusal(folder: Path, broken: str, monkeypatch: pytest.MonkeyPatch):
+    """Whatever a hostile file brings a library to: the answer is a verdict."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("as never before")
+
+    room = "understudy.release." if broken.startswith("checks") else "understudy.privacy."
+    monkeypatch.setattr(room + broken, fail)
+    result = verify(folder)
+    assert result.verdict == "refused"
+    assert "as never before" in result.reason.detail
+
+
 def test_a_replaced_unit_is_covered_by_unsampled_answers_only(folder: Path):
     def change(certificate: dict[str, Any]) -> None:
         certificate["guarantees"][0].update(adjacency="replace-one", viewer="server", unit="client")

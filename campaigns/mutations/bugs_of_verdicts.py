@@ -1,0 +1,95 @@
+"""Bugs in ``verify`` and in the reading of what it verifies: what lets a forged release be called verified."""
+
+from __future__ import annotations
+
+from .planting import Bug, bug
+
+VERIFY, CHECKS, FILES = "release/verify.py", "release/checks.py", "files.py"
+_TESTS = "tests/release/test_verify.py"
+_MISSING = f"{_TESTS}::test_what_verified_needs_and_is_missing_makes_a_release_consistent_at_best"
+_NUMBERS = f"{_TESTS}::test_whatever_the_numbers_are_there_is_one_verdict_with_and_without_json"
+_READERS = f"{_TESTS}::test_a_certificate_that_two_readers_may_read_differently_is_refused"
+_VIEWERS = "tests/federated/test_method.py::test_a_guarantee_that_was_left_out_or_put_first_is_missed"
+
+BUGS: tuple[Bug, ...] = (
+    bug(
+        "an epsilon of many digits ends in a traceback",
+        "privacy/certificate.py",
+        "ROUND_CEILING, _WIDE)",
+        "ROUND_CEILING)",
+        _NUMBERS,
+    ),
+    bug(
+        "a check that fails in an unexpected way ends in a traceback",
+        CHECKS,
+        '    except Exception as error:\n        return None, Check(name, False, f"it cannot',
+        '    except KeyError as error:\n        return None, Check(name, False, f"it cannot',
+        f"{_TESTS}::test_a_check_that_breaks_down_is_a_refusal",
+    ),
+    bug(
+        "a certificate that is tied to no config is verified",
+        VERIFY,
+        '        return "consistent" if failed else "verified"\n',
+        '        return "verified"\n',
+        _MISSING,
+    ),
+    bug(
+        "any delta will do", CHECKS, "    if guarantee.delta * units > 1:\n", "    if guarantee.delta > 1:\n", _MISSING
+    ),
+    bug(
+        "a large delta goes without a remark",
+        "privacy/meaning.py",
+        "LARGE_DELTA = 0.1 ",
+        "LARGE_DELTA = 1.0 ",
+        f"{_TESTS}::test_a_delta_up_to_one_over_the_records_is_verified_with_a_plain_remark_above_a_tenth",
+    ),
+    bug(
+        "a certificate may claim to cover everything",
+        CHECKS,
+        "    missing = [item for item in required if item not in certificate.not_covered]\n",
+        "    missing = [item for item in certificate.not_covered if item not in certificate.not_covered]\n",
+        _MISSING,
+    ),
+    bug(
+        "the stamp of the trainer passes for a finding",
+        VERIFY,
+        '    return "no seed is stated"\n',
+        '    return "drawn from the operating system"\n',
+        f"{_TESTS}::test_a_seed_that_the_certificate_denies_is_a_statement_of_the_trainer",
+    ),
+    bug(
+        "a guarantee against the server may be left out",
+        CHECKS,
+        "    left_out = [viewer for viewer in promise.viewers if viewer not in stated]\n",
+        "    left_out = [viewer for viewer in promise.viewers[:1] if viewer not in stated]\n",
+        _VIEWERS,
+    ),
+    bug(
+        "events that nobody planned are accepted beside the planned ones",
+        CHECKS,
+        "    if len(certificate.events) > len(promise.events) or (further and not certificate.plan_raised):\n",
+        "    if len(certificate.events) < len(promise.events):\n",
+        f"{_TESTS}::test_a_changed_certificate_is_caught",
+    ),
+    bug(
+        "a key that occurs twice",
+        FILES,
+        "        if key in found:\n",
+        "        if key in found and key == value:\n",
+        _READERS,
+    ),
+    bug(
+        "text for a number, and true for 1",
+        "configs.py",
+        "    return kind.model_validate_json(json.dumps(raw), strict=True)\n",
+        "    return kind.model_validate_json(json.dumps(raw))\n",
+        _READERS,
+    ),
+    bug(
+        "integers of any size",
+        FILES,
+        "    if len(digits) > _MOST_DIGITS or not -_LARGEST_INTEGER <= int(digits) <= _LARGEST_INTEGER:\n",
+        "    if len(digits) > 4000:\n",
+        _READERS,
+    ),
+)
