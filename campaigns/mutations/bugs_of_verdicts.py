@@ -38,9 +38,9 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "a large delta goes without a remark",
-        "privacy/meaning.py",
-        "LARGE_DELTA = 0.1 ",
-        "LARGE_DELTA = 1.0 ",
+        CHECKS,
+        "_LARGE_DELTA = 0.1 ",
+        "_LARGE_DELTA = 1.0 ",
         f"{_TESTS}::test_a_delta_up_to_one_over_the_records_is_verified_with_a_plain_remark_above_a_tenth",
     ),
     bug(

@@ -18,7 +18,6 @@ from understudy.privacy.certificate import Certificate, Guarantee, round_up
 from understudy.privacy.events import Event
 
 _LARGEST_EXPONENT = 700.0  # exp overflows above
-LARGE_DELTA = 0.1  # times the number of units: above it a remark says so
 
 
 @dataclass(frozen=True)
@@ -160,18 +159,6 @@ def against(guarantee: Guarantee) -> str:
     """One guarantee in one line that begins with its viewer."""
     seen = _VIEWERS[guarantee.viewer] + (f" (a coalition of {guarantee.coalition})" if guarantee.coalition else "")
     return f"against {seen}: {claim(guarantee)}, {guarantee.adjacency} of one {guarantee.unit}"
-
-
-def delta_remark(guarantee: Guarantee, units: int) -> str | None:
-    """What a reader must know where delta is large for so many units; above one over them nothing is verified."""
-    exposed, unit = guarantee.delta * units, guarantee.unit
-    if exposed <= LARGE_DELTA:
-        return None
-    return (
-        f"delta {guarantee.delta:g} times {units:,} {unit}s is {exposed:.2g}: within this guarantee (against "
-        f"{guarantee.viewer}) that many {unit}s may be exposed outright, in expectation; a delta of at most "
-        f"{LARGE_DELTA / units:.1g} promises more"
-    )
 
 
 def event_in_words(event: Event) -> str:

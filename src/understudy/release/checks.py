@@ -210,6 +210,21 @@ def check_delta_size(guarantee: Guarantee, units: int) -> str:
     return words
 
 
+def delta_remark(guarantee: Guarantee, units: int) -> str | None:
+    """What a reader must know where delta is large for so many units; above one over them nothing is verified."""
+    exposed, unit = guarantee.delta * units, guarantee.unit
+    if exposed <= _LARGE_DELTA:
+        return None
+    return (
+        f"delta {guarantee.delta:g} times {units:,} {unit}s is {exposed:.2g}: within this guarantee (against "
+        f"{guarantee.viewer}) that many {unit}s may be exposed outright, in expectation; a delta of at most "
+        f"{_LARGE_DELTA / units:.1g} promises more"
+    )
+
+
+_LARGE_DELTA = 0.1  # times the number of units: above it a remark says so
+
+
 # Events
 
 

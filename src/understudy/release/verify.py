@@ -21,7 +21,7 @@ from understudy.files import file_sha256
 from understudy.privacy import accounting, viewers
 from understudy.privacy.certificate import NOT_COVERED, Certificate, Guarantee, read_certificate
 from understudy.privacy.events import Event
-from understudy.privacy.meaning import delta_remark, event_in_words
+from understudy.privacy.meaning import event_in_words
 from understudy.release import checks as looks
 from understudy.release import folders, signing
 from understudy.release.checks import Check, Missing, Promise, attempt, outcome
@@ -308,7 +308,7 @@ def _check_size(name: str, guarantee: Guarantee, config: ReleaseConfig | None, r
             raise Missing("no config declares how many units there are")
         units = looks.units_protected(guarantee, config)
         found = looks.check_delta_size(guarantee, units)
-        remark = delta_remark(guarantee, units)
+        remark = looks.delta_remark(guarantee, units)
         remarks.extend([remark] if remark else [])
         return found
 
