@@ -109,7 +109,7 @@ def resume(data: ImageDataset, out: Path | str, options: TrainOptions | None = N
 
 def release_early(out: Path | str) -> Release:
     """The generator of an unfinished run as it stands, charged for the whole plan of that run."""
-    from understudy.models.generator import GeneratorConfig, build_generator
+    from understudy.models.generator import build_generator, read_generator_config
     from understudy.release.release import certify
 
     folder = RunFolder(Path(out))
@@ -124,7 +124,7 @@ def release_early(out: Path | str) -> Release:
         checkpoint = latest_checkpoint(Checkpoints(folder.private), ledger)
         if checkpoint is None:
             raise InputError(f"run: {folder.path} has no checkpoint yet, so there is no generator; use --resume")
-        generator = build_generator(GeneratorConfig.model_validate(checkpoint.state["generator"]))
+        generator = build_generator(read_generator_config(checkpoint.state["generator"]))
         generator.load_state_dict(released_weights(checkpoint))
         reason = f"released early after step {checkpoint.step}"
         return certify(get_method(description.method), folder, description, ledger, generator, reason)

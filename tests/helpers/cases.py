@@ -106,12 +106,44 @@ _TEACHERS = Case(
     public_values=frozenset({"contrast", "queries", "kept", "epsilon_spent"}),
 )
 
+_DP_DIFFUSION = Case(
+    "dp-diffusion",
+    privacy={
+        "noise_multiplier": 10.0,
+        "batch": 8,
+        "steps": 4,
+        "embedding_share": 0.05,
+        "embedding_noise_multiplier": 10.0,
+    },
+    method={
+        "widths": [8, 8],
+        "blocks": 1,
+        "draws": 2,
+        "embedding": {"frequencies": 16, "steps": 2, "batch": 12},
+        "warm_up": {"images": 20, "steps": 2, "batch": 4},
+        "sampler": {"steps": 3, "churn": 1.0},
+    },
+    public_values=frozenset({"denoising_steps", "epsilon_spent"}),
+)
+
 CASES = {
     "datalens": _TEACHERS,
     "datalens with drawn signs, a threshold and an embedding": replace(
         _TEACHERS,
         privacy={**_TEACHERS.privacy, "embedding_share": 0.05, "embedding_noise_multiplier": 10.0},
         method={**_TEACHERS.method, "stochastic": True, "threshold": 0.1},
+    ),
+    "dp-diffusion": _DP_DIFFUSION,
+    "dp-diffusion from central images": replace(
+        _DP_DIFFUSION,
+        privacy={
+            "noise_multiplier": 10.0,
+            "batch": 8,
+            "steps": 4,
+            "start": "central-images",
+            "central_images": {"queries": 2, "noise_multiplier": 10.0},
+        },
+        method={**_DP_DIFFUSION.method, "draws": 1},
     ),
     "g-pate": replace(
         _TEACHERS,

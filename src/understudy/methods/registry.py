@@ -12,6 +12,7 @@ _METHODS = {
     "bdp-gan": "understudy.methods.adversarial.bdp_gan:BdpGan",
     "datalens": "understudy.methods.teachers.datalens:DataLens",
     "dp-cgan": "understudy.methods.adversarial.dp_cgan:DpCgan",
+    "dp-diffusion": "understudy.methods.diffusion.dp_diffusion:DpDiffusion",
     "dp-hp": "understudy.methods.embedding.dp_hp:DpHp",
     "dp-merf": "understudy.methods.embedding.dp_merf:DpMerf",
     "dp-merf-ae": "understudy.methods.embedding.dp_merf_ae:DpMerfAe",

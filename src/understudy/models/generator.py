@@ -6,10 +6,11 @@ import math
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 from torch import Tensor, nn
 
 from understudy.configs import Config
+from understudy.models.sampler import SamplerConfig, UNetBlocks, UNetWidths
 
 _SAMPLE_BATCH = 1000
 _Side = Annotated[int, Field(ge=8, le=64)]
@@ -96,11 +97,21 @@ class Generator(nn.Module):
         return torch.cat(pieces) if pieces else torch.empty((0, *self.config.shape), dtype=torch.uint8)
 
 
+class DiffusionGeneratorConfig(GeneratorConfig):
+    """A U-Net of these widths, one for each resolution, and the settings of the sampler that draws with it."""
+
+    kind: Literal["diffusion"] = "diffusion"  # type: ignore[assignment]
+    output: Literal["clamp"] = "clamp"  # type: ignore[assignment]
+    widths: UNetWidths
+    blocks: UNetBlocks = 2
+    sampler: SamplerConfig = SamplerConfig()
+
+
 class AnnotatedGeneratorConfig(GeneratorConfig):
     """A generator without labels and a classifier that names what it draws; ``width`` is that of the classifier."""
 
     kind: Literal["annotated"] = "annotated"  # type: ignore[assignment]
-    base: GeneratorConfig
+    base: DiffusionGeneratorConfig | GeneratorConfig
 
     @model_validator(mode="after")
     def _adds_classes(self) -> AnnotatedGeneratorConfig:
@@ -109,11 +120,20 @@ class AnnotatedGeneratorConfig(GeneratorConfig):
         return self
 
 
+AnyGeneratorConfig = AnnotatedGeneratorConfig | DiffusionGeneratorConfig | GeneratorConfig
+
+
+def read_generator_config(values: object) -> AnyGeneratorConfig:
+    """The config of a generator of any kind, from plain data."""
+    return TypeAdapter[AnyGeneratorConfig](AnyGeneratorConfig).validate_python(values)
+
+
 def build_generator(config: GeneratorConfig) -> Generator:
     """The network that a config describes, freshly initialised."""
     from understudy.models.annotator import AnnotatedGenerator
     from understudy.models.autoencoder import DecoderGenerator
     from understudy.models.dcgan_generator import DcganGenerator
+    from understudy.models.diffusion import DiffusionGenerator
     from understudy.models.dpgan import DpganGenerator
     from understudy.models.resnet_generator import ResnetGenerator
     from understudy.models.selu import SeluGenerator
@@ -122,6 +142,7 @@ def build_generator(config: GeneratorConfig) -> Generator:
         "annotated": AnnotatedGenerator,
         "dcgan": DcganGenerator,
         "decoder": DecoderGenerator,
+        "diffusion": DiffusionGenerator,
         "dpgan": DpganGenerator,
         "resnet": ResnetGenerator,
         "selu": SeluGenerator,

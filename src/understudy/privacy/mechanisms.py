@@ -171,7 +171,9 @@ class GaussianSum(GaussianMechanism):
         return Sanitized(self._noisy(total, self.clip * event.noise_multiplier), event)
 
     def release_once(self, compute_total: Callable[[], Tensor], path: Path) -> Tensor:
-        """The one noisy sum of a run, kept in ``path``: however often the run is killed, it is drawn and charged once.
+        """The noisy sums of a run, kept in ``path``: however often the run is killed, they are drawn and charged once.
+
+        There are as many as the event counts, one after the other in the first dimension where there are several.
 
         Privacy: the noisy sum is put on disk under a name that nothing reads, then the execution is recorded, then the
         file gets its name. A crash before the record discards it unused; a crash after it finds the result again. A
@@ -186,7 +188,7 @@ class GaussianSum(GaussianMechanism):
             )
         if self.account.reserved == 0:
             write_tensors(pending, {"total_dp": self._noisy(compute_total(), deviation)})
-            self.account.spend(1)
+            self.account.spend(self.account.planned)
         if pending.exists():
             pending.replace(path)
         if not path.exists():

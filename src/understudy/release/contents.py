@@ -19,7 +19,7 @@ from understudy.configs import validated
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.files import decode_json, read_object
-from understudy.models.generator import AnnotatedGeneratorConfig, Generator, GeneratorConfig, build_generator
+from understudy.models.generator import AnyGeneratorConfig, Generator, GeneratorConfig, build_generator
 
 _INVALID = "this is not the config of a release (schema 1)"
 _MAXIMUM_BYTES = 2 * 2**30
@@ -33,7 +33,7 @@ class ReleaseConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     schema_version: Annotated[int, Field(strict=True, ge=1, le=1, alias="schema")] = 1  # Literal[1] takes true
     method: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
-    generator: AnnotatedGeneratorConfig | GeneratorConfig
+    generator: AnyGeneratorConfig
     domain: Domain
     method_config: dict[str, Any]
 

@@ -135,7 +135,7 @@ def make_step(folder: Path, data: ImageDataset | None = None, **changes: Any) ->
     sums: list[Tensor] = []
     run.ledger.witness = lambda _, value_dp: sums.append(value_dp.clone())
 
-    def objective(examples: Examples) -> Any:
+    def objective(examples: Examples, random: torch.Generator) -> Any:
         shown.append(examples)
         return (examples.images, examples.labels), lambda logits: softplus(-examples.signs * logits)
 

@@ -117,7 +117,7 @@ def stepping_of(folder, data, *, clip: float = 0.1, seed: int = 1) -> tuple[Priv
     batch = data.domain.nominal_records
     options = StepOptions(batch, clip, learning_rate=1e-3)
 
-    def objective(seen):
+    def objective(seen, random):
         return (seen.images,), lambda raw: reconstruction_losses(raw, seen.images)
 
     return PrivateStep(run, network, objective, options, event), network

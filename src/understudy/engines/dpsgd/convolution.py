@@ -127,6 +127,15 @@ def by_patches(layer: nn.Conv2d) -> bool:
     return layer.groups == 1 and left == right and top == bottom and layer.padding_mode == "zeros"
 
 
+def on_card(layer: nn.Conv2d) -> bool:
+    """Whether a kernel of a graphics card forms the layer's gradients (``convolution_kernel``): then patches are not
+    copied, and the layer computes as it is.
+    """
+    window = Window.of(layer)
+    walked = (window.kernel, window.dilation, window.padding) == ((3, 3), (1, 1), (1, 1, 1, 1))
+    return walked and layer.groups == 1 and window.stride in ((1, 1), (2, 2)) and layer.weight.is_cuda
+
+
 def convolve(layer: nn.Conv2d, images: Tensor, precision: Precision) -> tuple[Tensor, Tensor | None]:
     """The layer's output, and the patches that it was computed from (None for constant planes).
 

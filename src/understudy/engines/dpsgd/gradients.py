@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from understudy.configs import Precision
-from understudy.engines.dpsgd.convolution import by_patches, convolve
+from understudy.engines.dpsgd.convolution import by_patches, convolve, on_card
 from understudy.engines.dpsgd.layers import RULES, Gradients, Tapped, gradients_of
 from understudy.engines.dpsgd.products import arithmetic, not_above
 from understudy.errors import InputError
@@ -31,13 +31,17 @@ Weigh = Callable[[Tensor], Tensor]  # norms (N,) -> weights (N,)
 class PerExampleGradients:
     """Weighted sums of the per-example gradients of one network whose parameters lie in one flat tensor.
 
+    With several ``rows`` for each unit, those that follow each other are one: their gradients are summed before the
+    unit is measured and weighted. What is said of examples here holds for units.
+
     The network is used through a copy that shares its weights (in bfloat16: holds them rounded), so its own hooks,
     gradients and modes stay as they are. Numbers: norms, weights and sums in float32 or better; activations and
     products in the stated precision.
     """
 
-    def __init__(self, network: nn.Module, flat: FlatParameters, precision: Precision = "fp32") -> None:
+    def __init__(self, network: nn.Module, flat: FlatParameters, precision: Precision = "fp32", rows: int = 1) -> None:
         check_modules(network)
+        self._rows = rows
         self.precision, self._flat, self._source = precision, flat, network
         self._copy = copy.deepcopy(network).requires_grad_(False)
         self._names = {module: name for name, module in self._copy.named_modules()}
@@ -89,7 +93,7 @@ class PerExampleGradients:
             return self._norms([gradients_of(tapped) for tapped in self._pass(inputs, loss)])
 
     def check_examples_apart(self, inputs: tuple[Tensor | None, ...], others: tuple[Tensor | None, ...]) -> None:
-        """Refuse a network that mixes examples, by exchanging each row of ``inputs`` in turn for that of ``others``.
+        """Refuse a network that mixes rows, by exchanging each row of ``inputs`` in turn for that of ``others``.
 
         On the processor, where two passes over the same numbers agree in every bit; kernels of a card may not.
         """
@@ -134,6 +138,8 @@ class PerExampleGradients:
                 own.data = source.data
 
     def _prepare(self, layer: nn.Conv2d) -> None:
+        if on_card(layer):
+            return
         if by_patches(layer):
             layer.forward = partial(self._convolve, layer)  # type: ignore[method-assign]
         else:  # a kernel one wide has nothing to dilate, and torch 2.13 crashes on it where kernels lie channels last
@@ -177,7 +183,7 @@ class PerExampleGradients:
         outputs = [output for _, output, _ in self._taps.values()]
         slopes = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
         taps = [
-            Tapped(layer, values, slope, self.precision, self._patches.get(layer))
+            Tapped(layer, values, slope, self.precision, self._patches.get(layer), self._rows)
             for (layer, (values, _, _)), slope in zip(self._taps.items(), slopes, strict=True)
             if slope is not None
         ]

@@ -1,7 +1,8 @@
 """One private step of DP-SGD: Poisson-sampled units, their gradients clipped one by one and summed, noise once, Adam.
 
 The update is ``(sum of clipped gradients + Normal(0, (C * noise_multiplier)^2)) / divisor``. With companions the
-sum is one CUDA graph on a graphics card; else, and on a processor, the same code is run eagerly.
+sum is one CUDA graph on a graphics card, without them one for each micro-batch; on a processor the same code is run
+eagerly.
 
 Who takes steps says what a network is shown of an example and what its loss is (``Objective``), and may send public
 examples along with every batch (``Companions``), as the generated images that a discriminator sees.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -29,7 +31,7 @@ from understudy.runs.run import Run
 
 Inputs = tuple[Tensor | None, ...]
 Drawn = tuple[Tensor, ...]  # what companions are made from, one row for each
-Objective = Callable[[Examples], tuple[Inputs, Loss]]  # what a network is shown of examples, and the loss of its answer
+Objective = Callable[[Examples, torch.Generator], tuple[Inputs, Loss]]  # see ``PrivateStep``
 
 _RESERVATIONS = 200  # the ledger is written about so often in a run
 _CPU_ROWS = 64  # examples at a time on a processor, for its caches
@@ -68,12 +70,15 @@ class StepOptions:
     clip: float  # C
     learning_rate: float
     betas: tuple[float, float] = (0.9, 0.999)
+    rows: int = 1  # that a network is shown of each unit, one after the other
     private: bool = True
     weight_bound: float | None = None  # every weight is cut to it after a step (a critic's Lipschitz constant)
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise InputError(f"batch: {self.batch}; pass an expected number of units of at least 1")
+        if self.rows < 1:
+            raise InputError(f"rows: {self.rows}; show at least one row of each unit")
 
 
 def step_precision(run: Run) -> Precision:
@@ -85,7 +90,11 @@ def step_precision(run: Run) -> Precision:
 class PrivateStep:
     """Takes private steps inside a run; the network's parameters are moved into one flat tensor.
 
-    Privacy: a unit's gradient depends on that unit alone and is clipped to C, so adding or removing one moves the sum
+    An objective says what the network is shown of examples, ``rows`` rows of each, and the loss of its answers; chance
+    that it needs comes from the generator that it is given.
+
+    Privacy: a unit's gradient is summed over its rows, depends on that unit alone (and on chance that is independent of
+    all data, fresh for every row) and is clipped to C, once, so adding or removing one moves the sum
     by at most C (add-remove, sensitivity "C"), and it takes part with the event's Poisson rate. The number of
     companions and the divisor, B and that number, are public and do not follow the drawn batch. An empty batch is a
     step: companions and noise. Each step spends one execution of the event before its noise is drawn. The network after
@@ -104,9 +113,10 @@ class PrivateStep:
         self._options, self._objective, self._companions = options, objective, companions
         self._device, rate = run.device, _checked_rate(run, options, event)
         at_once = run.plan.config.runtime.micro_batch
-        self._rows = at_once if run.device.type == "cuda" else min(at_once, _CPU_ROWS)
+        rows = at_once if run.device.type == "cuda" else min(at_once, _CPU_ROWS)
+        self._at_once = max(1, rows // options.rows)
         self._flat = FlatParameters(network)
-        self._gradients = PerExampleGradients(network, self._flat, step_precision(run))
+        self._gradients = PerExampleGradients(network, self._flat, step_precision(run), options.rows)
         self._records = Records(run.data, run.device, self._gradients.number_type)
         self._mechanism: GaussianSum | None = None
         if event is not None:
@@ -180,7 +190,7 @@ class PrivateStep:
         Privacy: private. Nothing is summed and nothing is spent, so it must not reach a weight, message or decision.
         """
         self._gradients.refresh()
-        chunks = self._records.gather(indices_private).chunks(self._rows)
+        chunks = self._records.gather(indices_private).chunks(self._at_once)
         return torch.cat([self._gradients.norms(*self._shown(some)) for some in chunks])
 
     # --- the sum
@@ -191,11 +201,13 @@ class PrivateStep:
             self._draw_ahead()
         self._total.zero_()
         indices_private, size_private, drawn = self._waiting.pop()
-        if self._device.type != "cuda" or self._companions is None:  # graphs were measured with companions only
+        if self._device.type != "cuda":
             self._add(indices_private[:size_private], drawn)
             return
         if self._captured is None:
-            self._captured = CapturedSum(self._add, self._capacity, drawn, self._total, self._records.filler)
+            self._captured = CapturedSum(
+                self._add, self._capacity, drawn, self._total, self._records.filler, self._random
+            )
         self._captured.replay(indices_private, size_private, drawn)
 
     def _add(self, indices_private: Tensor, drawn: Drawn) -> None:
@@ -204,7 +216,7 @@ class PrivateStep:
         examples = self._records.gather(indices_private)
         if self._companions is not None and drawn:
             examples = examples.followed_by(self._companions.render(*drawn))
-        for some in examples.chunks(self._rows):
+        for some in examples.chunks(self._at_once):
             if len(some.images):
                 self._add_chunk(some)
 
@@ -220,7 +232,7 @@ class PrivateStep:
 
     def _shown(self, examples: Examples) -> tuple[Inputs, Loss]:
         """The network's inputs, and their loss in float32."""
-        inputs, loss = self._objective(examples)
+        inputs, loss = self._objective(examples, self._random)
         return inputs, lambda outputs: loss(outputs.float())
 
     def _note(self, norms_private: Tensor, factors: Tensor, present: Tensor) -> None:
@@ -234,7 +246,12 @@ class PrivateStep:
 
     @property
     def _capacity(self) -> int:
-        """Places for units in one pass, from public numbers; rounded so that units and companions fill whole tiles."""
+        """Places for units in one pass, from public numbers; rounded so that units and companions fill whole tiles.
+
+        Without companions a pass is one micro-batch, repeated until all units have had their turn.
+        """
+        if self._companions is None:
+            return self._at_once
         expected = self._options.batch
         wanted = expected + self._public + _SPARE_DEVIATIONS * math.sqrt(expected)
         return math.ceil(wanted / _ROUND) * _ROUND - self._public
@@ -270,7 +287,10 @@ class PrivateStep:
             ones = torch.ones(_PROBES, device=self._device)
             labels = ones.long() - 1 if run.data.labels is not None else None
             examples = Examples(noise.to(self._gradients.number_type), labels, ones, ones.bool())
-        first, second = (self._objective(some)[0] for some in examples.chunks(_PROBES // 2))
+        shown = (self._objective(some, self._random)[0] for some in examples.chunks(_PROBES // 2))
+        first, second = (
+            tuple(None if part is None else part[:: self._options.rows] for part in inputs) for inputs in shown
+        )
         self._gradients.check_examples_apart(first, second)
 
 
@@ -287,8 +307,13 @@ def _checked_rate(run: Run, options: StepOptions, event: Event | None) -> float:
 # --- the CUDA graph: hundreds of small kernels, launched at once
 
 
-def captured(work: Callable[[], None], device: torch.device, pool: Any = None) -> Callable[[], None]:
-    """What repeats ``work``: a CUDA graph on a graphics card, after a few runs of it; else the work itself."""
+def captured(
+    work: Callable[[], None], device: torch.device, pool: Any = None, random: torch.Generator | None = None
+) -> Callable[[], None]:
+    """What repeats ``work``: a CUDA graph on a graphics card, after a few runs of it; else the work itself.
+
+    What it draws from ``random`` is drawn afresh every time.
+    """
     if device.type != "cuda":
         return work
     stream = torch.cuda.Stream(device)
@@ -298,6 +323,8 @@ def captured(work: Callable[[], None], device: torch.device, pool: Any = None) -
             work()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
+    if random is not None:
+        graph.register_generator_state(random)
     with torch.cuda.graph(graph, pool=pool):
         work()
     replay: Callable[[], None] = graph.replay
@@ -312,9 +339,16 @@ class CapturedSum:
     """
 
     def __init__(
-        self, add: Callable[[Tensor, Drawn], None], capacity: int, drawn: Drawn, total: Tensor, filler: int
+        self,
+        add: Callable[[Tensor, Drawn], None],
+        capacity: int,
+        drawn: Drawn,
+        total: Tensor,
+        filler: int,
+        random: torch.Generator | None = None,
     ) -> None:
         self._add, self._capacity, self._filler, self._total = add, capacity, filler, total
+        self._random = random
         self._indices = torch.full((capacity,), filler, device=total.device)
         self._drawn = tuple(part.clone() for part in drawn)
         self._pool = torch.cuda.graph_pool_handle() if total.is_cuda else None
@@ -340,7 +374,8 @@ class CapturedSum:
         """Capture on places without any unit; the runs before it leave the total as it was."""
         before = self._total.clone()
         self._indices.fill_(self._filler)
-        replay = captured(lambda: self._add(self._indices, drawn), self._total.device, self._pool)
+        work = partial(self._add, self._indices, drawn)
+        replay = captured(work, self._total.device, self._pool, self._random)
         self._total.copy_(before)
         return replay
 
@@ -358,7 +393,7 @@ class FlatAdam:
     """
 
     def __init__(self, values: Tensor, learning_rate: float, betas: tuple[float, float]) -> None:
-        self._values, self._rate, self._betas = values, learning_rate, betas
+        self._values, self.rate, self._betas = values, learning_rate, betas
         self._first, self._second = torch.zeros_like(values), torch.zeros_like(values)
         self.steps = 0
 
@@ -371,7 +406,7 @@ class FlatAdam:
         self._second.mul_(second).addcmul_(update_dp, update_dp, value=1 - second)
         correction = math.sqrt(1 - second**self.steps)
         scale = self._second.sqrt().add_(_TINY * correction)
-        self._values.addcdiv_(self._first, scale, value=-self._rate * correction / (1 - first**self.steps))
+        self._values.addcdiv_(self._first, scale, value=-self.rate * correction / (1 - first**self.steps))
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and the number of steps."""

@@ -36,7 +36,7 @@ def discriminator_step(
     return PrivateStep(run, discriminator, partial(telling_apart, loss), options, event, fakes)
 
 
-def telling_apart(kind: Adversary, examples: Examples) -> tuple[Inputs, Loss]:
+def telling_apart(kind: Adversary, examples: Examples, random: torch.Generator) -> tuple[Inputs, Loss]:
     """The discriminator sees images and labels; it gains from calling reals real and fakes fake."""
     return (examples.images, examples.labels), partial(adversary_losses, kind, examples.signs)
 

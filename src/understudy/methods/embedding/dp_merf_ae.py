@@ -195,7 +195,7 @@ def autoencoder_steps(run: Run, network: Autoencoder, config: DpMerfAeConfig) ->
     return PrivateStep(
         run,
         network,
-        lambda shown: ((shown.images,), lambda raw: reconstruction_losses(raw, shown.images)),
+        lambda shown, _: ((shown.images,), lambda raw: reconstruction_losses(raw, shown.images)),
         options,
         run.plan.events[0],
     )

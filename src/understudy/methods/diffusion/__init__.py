@@ -1,0 +1,1 @@
+"""Diffusion models: a network that takes noise away, trained by DP-SGD."""

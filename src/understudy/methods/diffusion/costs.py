@@ -1,0 +1,40 @@
+"""What a diffusion model takes beside epsilon: memory and time, from what was measured. No torch here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from understudy.data.domain import Domain
+from understudy.privacy.plan import Costs
+
+if TYPE_CHECKING:
+    from understudy.methods.diffusion.dp_diffusion import DpDiffusionConfig
+
+
+def costs(config: DpDiffusionConfig, domain: Domain) -> Costs:
+    """Steps, memory and time of a decided config."""
+    privacy, method = config.privacy, config.method
+    steps, rows = privacy.steps or 1, (privacy.batch or 1) * method.draws
+    work = multiplications(config, domain)
+    warm = (method.warm_up.steps or 0) * (method.warm_up.batch or 1) if privacy.start != "none" else 0
+    fit = method.embedding.steps if privacy.start == "embedding" else 0
+    at_once = min(rows, config.runtime.micro_batch)
+    return Costs(
+        steps=steps,
+        memory_bytes=int(0.05 * work * at_once) + domain.nominal_records * domain.values + 2 * 2**30,
+        seconds=steps * rows * (6 * work / 5e10) + warm * 6 * work / 8e10 + 0.02 * fit,
+        seconds_on_gpu=steps * (0.003 + rows * 6 * work / 8e13) + warm * 6 * work / 1e14 + 0.005 * fit + 20,
+    )
+
+
+def multiplications(config: DpDiffusionConfig, domain: Domain) -> float:
+    """Multiplications of one pass over one image, of the convolutions alone."""
+    widths, blocks = config.method.widths or (), config.method.blocks
+    pixels, width, total = float(domain.shape[1] * domain.shape[2]), widths[0], 0.0
+    for number, wide in enumerate(widths):
+        places = pixels / 4**number
+        below = widths[min(number + 1, len(widths) - 1)]
+        total += places * 9 * wide * (width + wide * (2 * blocks - 1))
+        total += places * 9 * wide * ((below + wide) + (2 * blocks) * wide + (blocks + 1) * wide + below)
+        width = wide
+    return total

@@ -1,0 +1,266 @@
+"""Diffusion models by DP-SGD, from a start that a part of the budget buys.
+
+T. Dockhorn, T. Cao, A. Vahdat, K. Kreis, "Differentially Private Diffusion Models" (DPDM), TMLR 2023; the start from
+noisy means of images: K. Li et al., "From Easy to Hard: Building a Shortcut for Differentially Private Image Synthesis"
+(DP-FETA), IEEE S&P 2025; network, loss and sampler: Karras et al. (EDM), see ``models/diffusion.py``.
+
+Symbols: T steps on Poisson batches of B expected records; K noise draws of each record in a step, whose gradients are
+summed before they are clipped to C, once (``engines/dpsgd/step.py``); ln sigma ~ Normal(P_mean, P_std), stratified over
+the K draws of one record and never over a batch. What is released is an exponential average of the weights.
+
+``privacy.start`` says what the network is trained on before it sees a record, at no further cost:
+
+- ``embedding``: samples of a generator that is fitted to a noisy mean embedding (as in DP-MERF), which takes
+  ``privacy.embedding_share`` of epsilon and also tells the sizes of the classes;
+- ``central-images``: noisy class-wise means of a few Poisson samples (``central_images.py``);
+- ``none``: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from understudy.configs import Config, Count, Fraction, MethodConfig, Natural, Positive, Share
+from understudy.data.domain import Domain
+from understudy.data.sampling import sampling_rate
+from understudy.engines.embedding.config import EmbeddingConfig, with_embedding
+from understudy.errors import InputError
+from understudy.methods.base import Method, SampledPrivacy, finish_plan
+from understudy.methods.config import overlay
+from understudy.methods.diffusion.costs import costs
+from understudy.models.sampler import SamplerConfig, UNetBlocks, UNetWidths
+from understudy.privacy import accounting
+from understudy.privacy.budget import Budget
+from understudy.privacy.events import Event, PoissonSampling
+from understudy.privacy.plan import Plan
+
+if TYPE_CHECKING:
+    from understudy.engines.embedding.start import EmbeddingStart
+    from understudy.methods.diffusion.denoising import Denoiser
+    from understudy.models.generator import DiffusionGeneratorConfig, Generator
+    from understudy.runs.run import Run
+
+_PURPOSE = "denoising steps"
+CENTRAL_IMAGES = "class-wise central images"
+
+
+class CentralImagesPrivacy(Config):
+    """Noisy class-wise means: how many Poisson samples, their rate, and what part of epsilon they take together."""
+
+    queries: Count = 5
+    rate: Fraction = 0.1
+    share: Fraction = 0.02
+    noise_multiplier: Positive | None = None  # decided by the share
+
+
+class DpDiffusionPrivacy(SampledPrivacy):
+    """What changes epsilon; ``None`` is decided from the declared domain."""
+
+    start: Literal["embedding", "central-images", "none"] = "embedding"
+    embedding_share: Share | None = None
+    embedding_noise_multiplier: Positive | None = None  # decided by the share
+    central_images: CentralImagesPrivacy = CentralImagesPrivacy()
+
+
+class WarmUpConfig(Config):
+    """Ordinary training on images that are released already."""
+
+    images: Count = 100_000  # drawn from the generator that was fitted to an embedding
+    steps: Natural | None = None
+    batch: Count | None = None
+    learning_rate: Positive = 1e-3
+
+
+class DpDiffusionMethodConfig(Config):
+    """Network, loss, learning and sampler; none of it changes epsilon. ``None`` is decided from the image size."""
+
+    widths: UNetWidths | None = None  # one for each resolution
+    blocks: UNetBlocks = 2
+    draws: Annotated[int, Field(ge=1, le=256)] = 4  # K
+    paired: bool = True  # draws in pairs of opposite noise, where K is even
+    noise_mean: float = -0.8  # of ln sigma
+    noise_deviation: Positive = 1.3
+    label_dropout: Share = 0.1  # so often the class is not told, which guidance needs
+    learning_rate: Positive | None = None
+    last_rate: Share = 0.1  # of the learning rate, to which it falls in a straight line
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    average_decay: Share = 0.99
+    warm_up: WarmUpConfig = WarmUpConfig()
+    embedding: EmbeddingConfig = EmbeddingConfig(steps=600, batch=250)
+    sampler: SamplerConfig = SamplerConfig(steps=40, churn=20.0)
+
+
+class DpDiffusionConfig(MethodConfig):
+    """The config of ``dp-diffusion``."""
+
+    privacy: DpDiffusionPrivacy = DpDiffusionPrivacy()
+    method: DpDiffusionMethodConfig = DpDiffusionMethodConfig()
+
+
+# For 28x28 images on a graphics card.
+_GPU = {
+    "privacy": {"batch": 4096, "steps": 1000, "embedding_share": 0.275},
+    "method": {
+        "draws": 8,
+        "learning_rate": 5e-4,
+        "embedding": {"steps": 4000, "batch": 1000},
+        "warm_up": {"steps": 1500, "batch": 1024},
+    },
+    "runtime": {"precision": "bf16", "micro_batch": 4096},
+}
+_GPU_EPS1 = overlay(_GPU, {"privacy": {"steps": 500, "embedding_share": 0.43}, "method": {"learning_rate": 2e-4}})
+# As published, but with a sound sampling: K 32, B 4096, 300 and 150 epochs of 60,000 records.
+_DPDM = {
+    "privacy": {"start": "none", "batch": 4096, "steps": 4395},
+    "method": {
+        "widths": [32, 64, 64],
+        "draws": 32,
+        "paired": False,
+        "noise_mean": -1.2,
+        "noise_deviation": 1.2,
+        "learning_rate": 3e-4,
+        "last_rate": 0.999999,
+        "average_decay": 0.999,
+        "sampler": {"steps": 500, "churn": 50.0},
+    },
+    "runtime": {"precision": "bf16", "micro_batch": 4096},
+}
+_DP_FETA = overlay(
+    _DPDM,
+    {
+        "privacy": {"start": "central-images", "steps": 2197},
+        "method": {"warm_up": {"steps": 2000, "batch": 256, "learning_rate": 3e-4}},
+    },
+)
+_CPU = {"privacy": {"batch": 256, "steps": 120}, "method": {"widths": [16, 32], "blocks": 1}}
+
+
+class DpDiffusion(Method):
+    """DP-SGD on a network that takes noise away from images; samples are drawn from noise, step by step."""
+
+    name: ClassVar[str] = "dp-diffusion"
+    summary: ClassVar[str] = "a diffusion model by DP-SGD, started from a noisy mean embedding. The best pictures"
+    paper: ClassVar[str] = "Dockhorn, Cao, Vahdat, Kreis: DPDM (TMLR 2023); Li et al.: DP-FETA (S&P 2025)"
+    config_type: ClassVar[type[MethodConfig]] = DpDiffusionConfig
+    presets: ClassVar = {"gpu": _GPU, "gpu-eps1": _GPU_EPS1, "dpdm": _DPDM, "dp-feta": _DP_FETA, "cpu": _CPU}
+
+    def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
+        """T Poisson-subsampled Gaussians and what the start costs, with the least noise that the budget allows."""
+        assert isinstance(config, DpDiffusionConfig)
+        config, start = _with_start(_decided(config, domain), domain, budget)
+
+        def events(multiplier: float) -> tuple[Event, ...]:
+            return (config.privacy.event(domain, multiplier, _PURPOSE), *start)
+
+        return finish_plan(self, config, domain, budget, events, costs(config, domain))
+
+    def train(self, run: Run) -> Generator:
+        """Release the start, warm up on it, then T private steps; the average of the weights is the generator."""
+        from understudy.engines.dpsgd.step import PrivateStep, StepOptions
+        from understudy.engines.embedding.start import EmbeddingStart
+        from understudy.methods.diffusion.denoising import Denoiser
+        from understudy.runs.loop import Resumable
+
+        config = run.plan.config_as(DpDiffusionConfig)
+        start = EmbeddingStart.of_run(run, config.method.embedding)
+        denoiser = Denoiser(run, network_config(config, run.plan.domain, start), config.method)
+        privacy, rate = config.privacy, config.method.learning_rate or 1e-3
+        options = StepOptions(privacy.batch or 1, privacy.clip, rate, config.method.betas, rows=config.method.draws)
+        stepping = PrivateStep(run, denoiser.live.network, denoiser.objective, options, run.plan.events[0])
+        progress = Resumable(run, denoiser.released, {"live": denoiser.live, "optimizer": stepping.optimizer})
+        if not progress.resumed:
+            _warm_up(run, denoiser, start)
+        for step in progress.steps(run.plan.steps):
+            if stepping.remaining == 0:
+                progress.end_after(step - 1)
+                break
+            stepping.optimizer.rate = rate * (1 - (1 - config.method.last_rate) * (step - 1) / run.plan.steps)
+            stepping.take()
+            denoiser.average(step)
+            if run.report_due(step):
+                run.diagnose(step, **stepping.diagnostics())
+                run.report(step, denoising_steps=step)
+                denoiser.show(step)
+        return denoiser.released
+
+
+def _warm_up(run: Run, denoiser: Denoiser, start: EmbeddingStart | None) -> None:
+    """Train on what the start released. Privacy: post-processing; no record is looked at."""
+    from understudy.methods.diffusion.central_images import release_central_images
+
+    config = run.plan.config_as(DpDiffusionConfig)
+    if start is not None:
+        denoiser.warm_up(*denoiser.imagined(start, config.method.embedding))
+    elif config.privacy.start == "central-images":
+        denoiser.warm_up(*release_central_images(run, config.privacy.central_images.rate), moved=True)
+
+
+def network_config(config: DpDiffusionConfig, domain: Domain, start: EmbeddingStart | None) -> DiffusionGeneratorConfig:
+    """The generator; its law of labels is uniform, or the noisy class sizes where an embedding told them."""
+    from understudy.models.generator import DiffusionGeneratorConfig
+
+    assert config.method.widths is not None, "decided by the plan"
+    return DiffusionGeneratorConfig(
+        shape=domain.shape,
+        classes=domain.classes,
+        widths=config.method.widths,
+        blocks=config.method.blocks,
+        sampler=config.method.sampler,
+        label_weights=start.label_weights(domain) if start else None,
+    )
+
+
+def _decided(config: DpDiffusionConfig, domain: Domain) -> DpDiffusionConfig:
+    """The config with everything filled in that was left to the declared domain."""
+    small, records, privacy, method = domain.small, domain.nominal_records, config.privacy, config.method
+    if privacy.start != "embedding" and privacy.embedding_share:
+        raise InputError(
+            f"privacy.embedding_share: {privacy.embedding_share:g} of epsilon for an embedding, but privacy.start is "
+            f"{privacy.start!r}; leave one of them out"
+        )
+    share = 0.3 if privacy.embedding_share is None else privacy.embedding_share
+    batch = privacy.batch or max(1, min(4096, records // 5))
+    sampling_rate(batch, records)  # refuses a batch above the declared number of records
+    warm_up = {"steps": 600 if small else 1500, "batch": 256 if small else 1024}
+    given = method.warm_up.model_dump(exclude_none=True)
+    settings = {
+        "widths": method.widths or _widths(domain),
+        "learning_rate": method.learning_rate or (1e-3 if small else 5e-4),
+        "warm_up": method.warm_up.model_copy(update={**warm_up, **given}),
+    }
+    decided = {
+        "batch": batch,
+        "steps": privacy.steps or (200 if small else 1000),
+        "embedding_share": share if privacy.start == "embedding" else 0.0,
+    }
+    return config.model_copy(
+        update={"privacy": privacy.model_copy(update=decided), "method": method.model_copy(update=settings)}
+    )
+
+
+def _widths(domain: Domain) -> tuple[int, ...]:
+    """So many resolutions that the last is 4 to 8 pixels wide."""
+    side = max(domain.shape[1:])
+    return (16, 32) if domain.small else (32, 64, 64) if side <= 32 else (32, 64, 64, 64)
+
+
+def _with_start(
+    config: DpDiffusionConfig, domain: Domain, budget: Budget
+) -> tuple[DpDiffusionConfig, tuple[Event, ...]]:
+    """The config with the noise of its start filled in, and the events of the start."""
+    if config.privacy.start != "central-images":
+        return with_embedding(config, domain, budget)
+    settings = config.privacy.central_images
+
+    def event(noise: float) -> Event:
+        sampling = PoissonSampling(rate=settings.rate)
+        return Event(
+            noise_multiplier=noise, sensitivity="C", sampling=sampling, count=settings.queries, purpose=CENTRAL_IMAGES
+        )
+
+    part = Budget(budget.epsilon * settings.share, budget.delta)
+    noise = settings.noise_multiplier or accounting.calibrate(lambda multiplier: [event(multiplier)], part)
+    decided = {"central_images": settings.model_copy(update={"noise_multiplier": noise})}
+    return config.model_copy(update={"privacy": config.privacy.model_copy(update=decided)}), (event(noise),)
