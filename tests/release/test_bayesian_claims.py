@@ -143,6 +143,13 @@ def test_a_claim_that_the_certificate_does_not_except_from_its_guarantee_is_caug
     assert NOT_COVERED in found.detail
 
 
+@pytest.mark.parametrize("changes", [{"assumptions": ["none"]}, {"warning": "nothing is disclosed"}], ids=str)
+def test_a_claim_in_other_words_than_its_own_is_not_verified(place, changes):
+    found = edited(place, **changes)["bayesian-dp 1"]
+    assert found.missing
+    assert "without what it assumes, or without its warning" in found.detail
+
+
 @pytest.mark.parametrize(("found", "shown"), [(0.4, 0), (7.9, 7), (99.99, 90), (100.0, 100), (1987.6, 1000)])
 def test_published_counts_have_one_digit_and_are_never_rounded_up(found, shown):
     stated = BayesianClaim.model_validate(claim() | {"effective_samples": found, "trusted": found >= 100})
