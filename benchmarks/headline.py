@@ -5,6 +5,13 @@
     python benchmarks/headline.py dpgan mnist --epsilon 10 --preset paper-eps10-adaptive --variant paper --run mnist10
     python benchmarks/headline.py gan mnist --preset paper
 
+A long run may go on over several commands and machines: ``--run`` keeps it, ``--seconds`` stops it in time, ``--carry``
+leaves it in a folder as parts of less than 16 MB each, and finds it there again; ``--moved`` says that the copy that
+goes on is the only one.
+
+    python benchmarks/headline.py dp-diffusion mnist --epsilon 10 --preset gpu --run r --seconds 500 --carry parts
+    python benchmarks/headline.py dp-diffusion mnist --epsilon 10 --preset gpu --run r --carry parts --moved
+
 Writes ``benchmarks/results/<method>-<dataset>-eps<E>[-<variant>].json`` and the sample grid beside it as a PNG. The
 data are looked for where ``understudy data list`` says; the Inception weights as ``understudy evaluate`` does. FID
 compares 60,000 generated images with the 10,000 test images; the CNN is trained on the generated images only.
@@ -13,7 +20,10 @@ compares 60,000 generated images with the 10,000 test images; the CNN is trained
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import shutil
+import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -30,13 +40,21 @@ from understudy.privacy.claims.statements import kept_claims
 from understudy.release.model_card import grid_png
 from understudy.runs.folder import RunFolder
 
+_PART = 15 * 2**20  # bytes
+
 
 def main() -> None:
     options = parse()
     device = choose_device(options.device)
     with tempfile.TemporaryDirectory() as folder:
         run = options.run or Path(folder) / "run"
-        costs = train(options, run, device)
+        if options.carry is not None and not run.exists():
+            unpack(options.carry, run)
+        try:
+            costs = train(options, run, device)
+        finally:
+            if options.carry is not None and run.exists():
+                pack(run, options.carry)
         release = us.load_release(run / "release")
         others = [claim.model_dump() for claim in kept_claims(RunFolder(run).claims)]
         target(options, ".png").write_bytes(grid_png(release, options.temperature))
@@ -49,7 +67,9 @@ def main() -> None:
         **costs,
         **({"data_dependent": others} if others else {}),  # the data sets are public
         "device": device_name(device),
-        "command": command_line(leave_out=("--results", "--commit", "--weights", "--run")),
+        "command": command_line(
+            leave_out=("--results", "--commit", "--weights", "--run", "--carry", "--seconds"), flags=("--moved",)
+        ),
         "commit": options.commit or current_commit(),
         "torch": torch.__version__,
         "certificate": json.loads(release.certificate.to_json()),
@@ -64,12 +84,17 @@ def train(options: argparse.Namespace, run: Path, device: torch.device) -> dict[
     if kept.exists():
         return json.loads(kept.read_text())
     started, data = time.perf_counter(), us.load(options.dataset)
+    end = started + options.seconds
+
+    def late() -> bool:
+        return time.perf_counter() > end
+
     if (run / "run.json").exists():
-        us.resume(data, run)
+        us.resume(data, run, us.TrainOptions(moved=options.moved, stop_requested=late))
         seconds = seconds_on_record(run)
     else:
         config = apply_settings({"runtime": {"device": options.device}}, options.settings)
-        train_options = us.TrainOptions(config=config, preset=options.preset)
+        train_options = us.TrainOptions(config=config, preset=options.preset, stop_requested=late)
         budget = None if options.epsilon is None else us.Budget(options.epsilon, options.delta)
         us.train(options.method, data, budget, run, train_options)
         seconds = time.perf_counter() - started
@@ -77,6 +102,30 @@ def train(options: argparse.Namespace, run: Path, device: torch.device) -> dict[
     costs = {"train_seconds": round(seconds, 1), "peak_gpu_gib": peak}
     kept.write_text(json.dumps(costs))
     return costs
+
+
+def pack(run: Path, folder: Path) -> None:
+    """The run as ``run.tar.000`` and so on, each below 16 MB."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("run.tar.*"):
+        old.unlink()
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        archive.add(run, "run")
+    whole = content.getvalue()
+    for number, start in enumerate(range(0, len(whole), _PART)):
+        (folder / f"run.tar.{number:03d}").write_bytes(whole[start : start + _PART])
+
+
+def unpack(folder: Path, run: Path) -> None:
+    """A run from its parts, if there are any."""
+    parts = sorted(folder.glob("run.tar.*")) if folder.is_dir() else []
+    if not parts:
+        return
+    whole = io.BytesIO(b"".join(part.read_bytes() for part in parts))
+    with tempfile.TemporaryDirectory() as place, tarfile.open(fileobj=whole) as archive:
+        archive.extractall(place, filter="data")
+        shutil.copytree(Path(place) / "run", run)
 
 
 def claimed(release: us.Release) -> dict[str, float | None]:
@@ -125,6 +174,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--weights", type=Path, help="Inception weights; searched for where not given")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--run", type=Path, help="keep the run here, and go on where it stands; else it is thrown away")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop the training then, to go on later")
+    parser.add_argument("--carry", type=Path, help="a folder for the run in parts, where it goes on from")
+    parser.add_argument("--moved", action="store_true", help="go on with a run that was begun elsewhere")
     parser.add_argument("--commit", help="recorded in the result; asked of git where not given")
     return parser.parse_args()
 

@@ -29,9 +29,9 @@ def current_commit() -> str | None:
         return None
 
 
-def command_line(leave_out: tuple[str, ...] = ()) -> str:
-    """The command that was run, without options (``--name value``) that only say where to write."""
-    words = iter(sys.argv[1:])
+def command_line(leave_out: tuple[str, ...] = (), flags: tuple[str, ...] = ()) -> str:
+    """The command that was run, without options (``--name value``) and flags that only say where to write."""
+    words = iter(word for word in sys.argv[1:] if word not in flags)
     kept = []
     for word in words:
         if word in leave_out:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LARGEST_JSON = 4 * 2**20  # bytes
-_LARGEST_INTEGER, _MOST_DIGITS = 2**63 - 1, 20
+_LARGEST_INTEGER, _MOST_DIGITS = 2**64 - 1, 20  # inodes, and nodes of Flower, are unsigned
 _DEEPEST = 64
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)  # a string is skipped as a whole
 _YOUNG_SECONDS = 5.0

@@ -68,9 +68,10 @@ class DiffusionGenerator(Generator):
 
     def _denoiser(self, on_card: bool) -> Callable[[Tensor, float, Tensor], Tensor]:
         """What takes noise away, with guidance if asked for; on a graphics card the network computes in bfloat16."""
-        network = (
-            copy.deepcopy(self.network).bfloat16().to(memory_format=torch.channels_last) if on_card else self.network
-        )
+        network = self.network
+        if on_card:
+            network = copy.deepcopy(network).bfloat16()
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         number_type = next(network.parameters()).dtype
 
         def denoised(noisy: Tensor, sigma: float, labels: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ class DiffusionGeneratorConfig(GeneratorConfig):
     """A U-Net of these widths, one for each resolution, and the settings of the sampler that draws with it."""
 
     kind: Literal["diffusion"] = "diffusion"  # type: ignore[assignment]
-    output: Literal["clamp"] = "clamp"  # type: ignore[assignment]
+    output: Literal["clamp"] = "clamp"
     widths: UNetWidths
     blocks: UNetBlocks = 2
     sampler: SamplerConfig = SamplerConfig()

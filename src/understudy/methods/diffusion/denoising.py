@@ -50,7 +50,9 @@ class Denoiser:
         """
         return self._rows(examples.images, examples.labels, self._config.draws, random)
 
-    def _rows(self, pixels: Tensor, labels: Tensor | None, draws: int, random: torch.Generator) -> tuple[Inputs, Loss]:
+    def _rows(
+        self, pixels: Tensor, labels: Tensor | None, draws: int, random: torch.Generator
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], Loss]:
         """EDM's eq. 8, in which every noise level counts the same: |F - (x - c_skip (x + n)) / c_out|^2."""
         images = (2 * pixels.float() - 1).repeat_interleave(draws, dim=0)
         sigma = self.noise_levels(len(pixels), draws, random)
@@ -128,7 +130,8 @@ class Denoiser:
             pixels = _moved(pixels, self._random) if moved else pixels
             inputs, loss = self._rows(pixels, None if labels is None else labels[picks], 1, self._random)
             with low_precision(precision, device), arithmetic("tf32" if device.type == "cuda" else "fp32"):
-                mean = loss(self.live.network(inputs[0].float(), *inputs[1:])).mean()
+                seen, times, told = inputs
+                mean = loss(self.live.network(seen.float(), times, told)).mean()
                 optimizer.zero_grad(set_to_none=True)
                 mean.backward()
             optimizer.step()
@@ -152,8 +155,8 @@ class Denoiser:
     def average(self, step: int) -> None:
         """Move the average towards the weights after a step; at step 0 it becomes them."""
         decay = min(self._config.average_decay, step / (step + _AVERAGE_FROM))
-        means, weights = list(self.released.parameters()), list(self.live.parameters())
-        torch._foreach_lerp_(means, weights, 1 - decay)
+        means, weights = ([*each.parameters()] for each in (self.released, self.live))
+        torch._foreach_lerp_([*means], [*weights], 1 - decay)
 
     def show(self, step: int) -> None:
         """Keep a picture of what the average draws, now and then, with few steps of the sampler."""
