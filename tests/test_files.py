@@ -138,7 +138,7 @@ def _age(path):
         ("[NaN]", "NaN is no number"),
         ("[-Infinity]", "-Infinity is no number"),
         ("[1e400]", "beyond double precision"),
-        (f"[{2**63}]", "an integer of 19 digits is beyond 64 bits"),
+        (f"[{2**64}]", "an integer of 20 digits is beyond 64 bits"),
         (f"[{'9' * 5000}]", "an integer of 5000 digits is beyond 64 bits"),
         ("[" * 65 + "]" * 65, "nested more than 64 deep"),
         ('{"a": "\\ud800"}', "half a character"),
@@ -153,7 +153,7 @@ def test_json_that_two_readers_may_read_differently_is_refused(tmp_path, text, w
 
 
 def test_json_that_everybody_reads_alike_is_read(tmp_path):
-    value = {"a": [1, -2.5, 5e-324, 2**63 - 1, -(2**63) + 1, True, None], "[[{": "]" * 100 + '"\\', "é": {"a": {}}}
+    value = {"a": [1, -2.5, 5e-324, 2**64 - 1, -(2**63) + 1, True, None], "[[{": "]" * 100 + '"\\', "é": {"a": {}}}
     (tmp_path / "file").write_text(json.dumps(value))
     assert read_json(tmp_path / "file", "thing") == value
 
