@@ -70,13 +70,25 @@ def clip_slowly(rows: Tensor, clip: float) -> Tensor:
     return rows * (clip / rows.norm(dim=1, keepdim=True)).clamp(max=1)
 
 
+def units_one_at_a_time(
+    network: nn.Module, inputs: Inputs, rows: int, loss: Callable[[Tensor], Tensor] = quadratic
+) -> Tensor:
+    """(units, parameters): the sums over the rows of each unit, which follow each other."""
+    return rows_one_at_a_time(network, inputs, loss).unflatten(0, (-1, rows)).sum(dim=1)
+
+
 def fast_sum(
-    network: nn.Module, inputs: Inputs, clip: float = float("inf"), precision: str = "fp32", loss=quadratic
+    network: nn.Module,
+    inputs: Inputs,
+    clip: float = float("inf"),
+    precision: str = "fp32",
+    loss: Callable[[Tensor], Tensor] = quadratic,
+    rows: int = 1,
 ) -> tuple[Tensor, Tensor]:
     """The engine's sum of clipped gradients, in float64, and the norms that it clipped by."""
     network = copy.deepcopy(network)
     flat = FlatParameters(network)
-    engine = PerExampleGradients(network, flat, precision)
+    engine = PerExampleGradients(network, flat, precision, rows)
     engine.refresh()
     norms: list[Tensor] = []
 

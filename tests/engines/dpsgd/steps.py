@@ -119,6 +119,11 @@ class Watched:
         return total
 
 
+def told_apart(examples: Examples, random: torch.Generator) -> Any:
+    """One row of each example: records are to be told from companions."""
+    return (examples.images, examples.labels), lambda logits: softplus(-examples.signs * logits)
+
+
 def make_step(folder: Path, data: ImageDataset | None = None, **changes: Any) -> Watched:
     """A step on a run of its own; ``changes`` are its options and the names below."""
     data = tiny_data() if data is None else data
@@ -126,7 +131,7 @@ def make_step(folder: Path, data: ImageDataset | None = None, **changes: Any) ->
     event = changes.pop("event", make_event())
     device, randomness = changes.pop("device", CPU), changes.pop("randomness", None)
     companions = changes.pop("companions", Public(labelled=data.labels is not None, shape=data.domain.shape))
-    runtime = changes.pop("runtime", {})
+    runtime, objective = changes.pop("runtime", {}), changes.pop("objective", told_apart)
     options = StepOptions(**{"batch": BATCH, "clip": CLIP, "learning_rate": 1e-3, "betas": (0.5, 0.999), **changes})
     event = event if options.private else None
     run = make_run(folder, data, event, **runtime)
@@ -135,11 +140,11 @@ def make_step(folder: Path, data: ImageDataset | None = None, **changes: Any) ->
     sums: list[Tensor] = []
     run.ledger.witness = lambda _, value_dp: sums.append(value_dp.clone())
 
-    def objective(examples: Examples, random: torch.Generator) -> Any:
+    def seen(examples: Examples, random: torch.Generator) -> Any:
         shown.append(examples)
-        return (examples.images, examples.labels), lambda logits: softplus(-examples.signs * logits)
+        return objective(examples, random)
 
-    step = PrivateStep(run, network.to(device), objective, options, event, companions)
+    step = PrivateStep(run, network.to(device), seen, options, event, companions)
     return Watched(step, network, run, companions, shown, sums)
 
 
