@@ -161,10 +161,12 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
     return raw
 
 
-def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
+def file_sha256(path: Path, largest: int | None = None) -> str:
+    """The SHA-256 of a file's bytes; one of more than ``largest`` is refused unread, however little disk it takes."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
+        if largest is not None and os.fstat(file.fileno()).st_size > largest:
+            raise InputError(f"{path.name}: it is larger than {largest} bytes; this is not the file of a release")
         while piece := file.read(2**20):
             digest.update(piece)
     return digest.hexdigest()

@@ -474,3 +474,9 @@ def test_keys_are_refused_with_the_way_out_where_the_extra_is_missing(
         with pytest.raises(InputError, match=r"pip install 'understudy\[sign\]'"):
             action()
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["README.md", "samples.png"])
+def test_a_signed_file_that_grew_to_a_terabyte_is_refused_unread(signed: Path, name: str):
+    os.truncate(signed / name, 2**40)
+    assert "is larger than" in refusal(verify(signed))

@@ -546,3 +546,11 @@ def test_a_path_that_is_not_there_is_an_error(tmp_path: Path):
 
 def test_an_empty_folder_fails(tmp_path: Path):
     assert failed(verify(tmp_path)) >= {"files", "certificate"}
+
+
+@pytest.mark.parametrize("name", ["generator.safetensors", "config.json", "certificate.json"])
+def test_a_file_of_a_terabyte_that_takes_no_disk_is_refused_unread(folder: Path, name: str):
+    os.truncate(folder / name, 2**40)
+    result = verify(folder)
+    assert result.verdict == "refused"
+    assert any("is larger than" in check.detail for check in result.checks if not check.passed)

@@ -20,9 +20,9 @@ from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.files import decode_json, read_object
 from understudy.models.generator import AnyGeneratorConfig, Generator, GeneratorConfig, build_generator
+from understudy.release.folders import LARGEST_BYTES
 
 _INVALID = "this is not the config of a release (schema 1)"
-_MAXIMUM_BYTES = 2 * 2**30
 _MAXIMUM_HEADER = 2**20  # bytes that name the tensors; a generator has some dozens
 _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
 
@@ -81,8 +81,8 @@ def sha256(content: bytes) -> str:
 def read_weights(path: Path) -> bytes:
     """The bytes of a weights file of reasonable size."""
     try:
-        if path.stat().st_size > _MAXIMUM_BYTES:
-            raise InputError(f"weights: {path} is larger than {_MAXIMUM_BYTES} bytes; it is not a generator")
+        if path.stat().st_size > LARGEST_BYTES:
+            raise InputError(f"weights: {path} is larger than {LARGEST_BYTES} bytes; it is not a generator")
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"weights: {path} cannot be read ({error.strerror}); is this a release folder?") from None

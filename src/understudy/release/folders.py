@@ -19,6 +19,7 @@ MODEL_CARD = "README.md"
 SAMPLES = "samples.png"
 SIGNATURE = "model.sig"  # only where somebody signed
 ALLOWED_FILES = (WEIGHTS, CONFIG, CERTIFICATE, MODEL_CARD, SAMPLES)
+LARGEST_BYTES = 2 * 2**30  # of any of them: a file of many terabytes may take no disk at all, but hours to read
 
 
 def find_release(path: Path | str) -> Path:
