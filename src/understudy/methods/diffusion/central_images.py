@@ -13,13 +13,14 @@ from torch.nn import functional
 
 from understudy.engines.dpsgd.batches import PoissonBatches
 from understudy.engines.records import load_batch
+from understudy.privacy.events import PoissonSampling
 from understudy.privacy.mechanisms import GaussianSum
 from understudy.runs.run import Run
 
 _TYPICAL = 0.5  # root mean square of a bright image's pixels; brighter ones are scaled down to it
 
 
-def release_central_images(run: Run, rate: float) -> tuple[Tensor, Tensor | None]:
+def release_central_images(run: Run) -> tuple[Tensor, Tensor | None]:
     """8-bit images and labels: for each query one noisy mean of each class, at half the resolution and scaled up.
 
     Privacy: a record's halved image is scaled to norm at most C and added to the sum of its own class, so all classes
@@ -28,6 +29,8 @@ def release_central_images(run: Run, rate: float) -> tuple[Tensor, Tensor | None
     """
     domain = run.plan.domain
     event = run.plan.events[1]
+    assert isinstance(event.sampling, PoissonSampling), "planned so"
+    rate = event.sampling.rate  # drawn as it is accounted
     classes, (channels, height, width) = domain.classes or 1, domain.shape
     halved = (channels, -(-height // 2), -(-width // 2))
     clip = _TYPICAL * torch.Size(halved).numel() ** 0.5

@@ -198,7 +198,7 @@ def _warm_up(run: Run, denoiser: Denoiser, start: EmbeddingStart | None) -> None
     if start is not None:
         denoiser.warm_up(*denoiser.imagined(start, config.method.embedding))
     elif config.privacy.start == "central-images":
-        denoiser.warm_up(*release_central_images(run, config.privacy.central_images.rate), moved=True)
+        denoiser.warm_up(*release_central_images(run), moved=True)
 
 
 def network_config(config: DpDiffusionConfig, domain: Domain, start: EmbeddingStart | None) -> DiffusionGeneratorConfig:
@@ -219,11 +219,7 @@ def network_config(config: DpDiffusionConfig, domain: Domain, start: EmbeddingSt
 def _decided(config: DpDiffusionConfig, domain: Domain) -> DpDiffusionConfig:
     """The config with everything filled in that was left to the declared domain."""
     small, records, privacy, method = domain.small, domain.nominal_records, config.privacy, config.method
-    if privacy.start != "embedding" and privacy.embedding_share:
-        raise InputError(
-            f"privacy.embedding_share: {privacy.embedding_share:g} of epsilon for an embedding, but privacy.start is "
-            f"{privacy.start!r}; leave one of them out"
-        )
+    _check_start(privacy)
     share = 0.3 if privacy.embedding_share is None else privacy.embedding_share
     batch = privacy.batch or max(1, min(4096, records // 5))
     sampling_rate(batch, records)  # refuses a batch above the declared number of records
@@ -242,6 +238,27 @@ def _decided(config: DpDiffusionConfig, domain: Domain) -> DpDiffusionConfig:
     return config.model_copy(
         update={"privacy": privacy.model_copy(update=decided), "method": method.model_copy(update=settings)}
     )
+
+
+def _check_start(privacy: DpDiffusionPrivacy) -> None:
+    """Refuse settings of a start that the run does not have: they would be recorded and mean nothing."""
+    share, noise = privacy.embedding_share, privacy.embedding_noise_multiplier
+    if privacy.start == "embedding" and share == 0:
+        raise InputError(
+            "privacy.embedding_share: nothing is left for the embedding that privacy.start asks for; pass a share, or "
+            "privacy.start=none"
+        )
+    if privacy.start != "embedding" and (share or noise):
+        name, given = ("embedding_share", share) if share else ("embedding_noise_multiplier", noise)
+        raise InputError(
+            f"privacy.{name}: {given:g} is for an embedding, but privacy.start is {privacy.start!r}; leave one of them "
+            "out"
+        )
+    if privacy.start != "central-images" and privacy.central_images != CentralImagesPrivacy():
+        raise InputError(
+            f"privacy.central_images: set, but privacy.start is {privacy.start!r}; pass privacy.start=central-images, "
+            "or leave them out"
+        )
 
 
 def _widths(domain: Domain) -> tuple[int, ...]:
