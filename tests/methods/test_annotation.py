@@ -136,6 +136,34 @@ def forge(folder: Path, method: str) -> None:
     edit_json(folder / "certificate.json", drop)
 
 
+def test_steps_that_the_config_leaves_open_are_those_that_would_be_taken(copied: Path):
+    """A config without batch and steps means the usual ones, not one step on one record."""
+
+    def leave_open(config: dict[str, Any]) -> None:
+        config["method_config"]["annotator"]["privacy"].update(batch=None, steps=None)
+
+    def charge_one(certificate: dict[str, Any]) -> None:
+        (event,) = [event for event in certificate["events"] if event.get("purpose") == PURPOSE]
+        records = tiny_data().domain.nominal_records
+        event.update(count=1, planned=1, executed=1, sampling={"kind": "poisson", "rate": 1 / records})
+        certificate["config_sha256"] = file_sha256(copied / "config.json")
+
+    edit_json(copied / "config.json", leave_open)
+    edit_json(copied / "certificate.json", charge_one)
+    assert [check.name for check in verify(copied).checks if not check.passed] == ["plan"]
+
+
+def test_a_generator_whose_noise_the_config_leaves_open_has_no_plan(copied: Path):
+    def leave_open(config: dict[str, Any]) -> None:
+        config["method_config"]["generator"]["config"]["privacy"]["noise_multiplier"] = None
+
+    edit_json(copied / "config.json", leave_open)
+    digest = file_sha256(copied / "config.json")
+    edit_json(copied / "certificate.json", lambda certificate: certificate.update(config_sha256=digest))
+    (found,) = [check for check in verify(copied).checks if not check.passed]
+    assert "the noise of the generator is not stated" in found.detail
+
+
 def test_an_annotated_release_without_the_hash_of_its_config_fails(copied: Path):
     edit_json(copied / "certificate.json", lambda certificate: certificate.pop("config_sha256"))
     result = verify(copied)

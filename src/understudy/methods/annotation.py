@@ -213,8 +213,11 @@ def planned_events(config: Mapping[str, Any], domain: Domain, budget: Budget) ->
     method = get_method(made.method)
     if not method.private:
         raise InputError(f"config: the generator was made by {made.method!r}, which is not private")
-    plan = method.plan(build_config(method.config_type, made.config, exact=True), made.domain, budget)
-    return [annotator.privacy.event(domain, annotator.privacy.noise_multiplier, PURPOSE), *plan.events]
+    settings = build_config(method.config_type, made.config, exact=True)
+    if settings.privacy.noise_multiplier is None:
+        raise InputError("config: the noise of the generator is not stated, so it plans any")
+    plan, decided = method.plan(settings, made.domain, budget), _decided(annotator, domain)
+    return [decided.privacy.event(domain, annotator.privacy.noise_multiplier, PURPOSE), *plan.events]
 
 
 def generator_domain(config: Mapping[str, Any]) -> Domain:
