@@ -53,7 +53,8 @@ class Attention(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Features of the same shape."""
         count, channels, height, width = features.shape
-        places = normalised(features, GROUPS, activate=False).permute(0, 2, 3, 1).reshape(count, height * width, -1)
+        places = normalised(features, GROUPS, activate=False).permute(0, 2, 3, 1)
+        places = places.reshape(count, height * width, channels)
         query, key, value = (layer(places)[:, None] for layer in (self.to_q, self.to_k, self.to_v))
         seen = functional.scaled_dot_product_attention(query, key, value)[:, 0]
         return features + self.to_out(seen).view(count, height, width, channels).permute(0, 3, 1, 2)

@@ -58,7 +58,7 @@ def test_the_events_of_a_preset_are_its_steps_and_its_start(preset, start):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("domain", [MNIST, DIGITS.model_copy(update={"nominal_records": 5000})])
+@pytest.mark.parametrize("domain", [MNIST, DIGITS.model_copy(update={"nominal_records": 20_000})])
 def test_a_preset_spends_the_whole_budget(preset, domain):
     epsilon = 1.0 if preset == "gpu-eps1" else 10.0
     assert 0.999 * epsilon < plan_of(preset, domain, epsilon).epsilon <= epsilon
