@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from understudy.data.domain import Domain
 from understudy.errors import BudgetError, InputError, InterruptedRun
 from understudy.federated.fleet import SimulatedFleet
 from understudy.federated.gs_wgan import FederatedConfig, GsWganFederated
+from understudy.files import file_sha256
 from understudy.privacy import accounting, viewers
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import round_up
@@ -70,6 +72,24 @@ def test_a_plan_above_the_budget_is_refused_before_anything_is_made(tmp_path):
     with pytest.raises(BudgetError, match="only 10 is allowed"):
         train("gs-wgan-federated", federated_data(), BUDGET, tmp_path / "run", options)
     assert not (tmp_path / "run").exists()
+
+
+def test_an_embedding_whose_noise_the_config_leaves_open_is_not_verified(finished, tmp_path):
+    """It would be decided by what is claimed, so that every claim would have a plan of its own."""
+    copied = shutil.copytree(finished / "release", tmp_path / "copied")
+    config = json.loads((copied / "config.json").read_text())
+    config["method_config"]["privacy"]["embedding_noise_multiplier"] = None
+    (copied / "config.json").write_text(json.dumps(config))
+    certificate = json.loads((copied / "certificate.json").read_text())
+    certificate["config_sha256"] = file_sha256(copied / "config.json")
+    budget = Budget(certificate["guarantees"][0]["epsilon"], certificate["guarantees"][0]["delta"])
+    domain = Domain.model_validate(config["domain"])
+    plan = GsWganFederated().plan(FederatedConfig.model_validate(config["method_config"]), domain, budget)
+    certificate["events"] = [event.model_dump(exclude_none=True) for event in plan.events]
+    (copied / "certificate.json").write_text(json.dumps(certificate))
+    (found,) = [check for check in verify(copied).checks if check.name == "plan"]
+    assert "embedding_noise_multiplier open" in found.detail
+    assert found.missing
 
 
 def test_its_certificate_has_a_guarantee_for_each_viewer(finished):

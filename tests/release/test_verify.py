@@ -548,6 +548,16 @@ def test_an_empty_folder_fails(tmp_path: Path):
     assert failed(verify(tmp_path)) >= {"files", "certificate"}
 
 
+def test_more_events_or_guarantees_than_any_release_has_are_not_accounted(folder: Path):
+    """Each takes seconds: a thousand of them would take hours."""
+    many = [GAUSSIAN | {"noise_multiplier": 1 + number / 100} for number in range(200)]
+    edit_json(certificate_of(folder), lambda certificate: certificate.update(events=many))
+    assert {"plan", "events"} <= failed(verify(folder))
+    claims = [{"epsilon": EPSILON, "delta": DELTA} for _ in range(20)]
+    edit_json(certificate_of(folder), lambda certificate: certificate.update(events=[GAUSSIAN], guarantees=claims))
+    assert "guarantees" in failed(verify(folder))
+
+
 @pytest.mark.parametrize("name", ["generator.safetensors", "config.json", "certificate.json"])
 def test_a_file_of_a_terabyte_that_takes_no_disk_is_refused_unread(folder: Path, name: str):
     os.truncate(folder / name, 2**40)

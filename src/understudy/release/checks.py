@@ -7,10 +7,10 @@ beside it, and that is looked for here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from understudy.data.domain import Domain
 from understudy.errors import InputError, UnderstudyError
@@ -105,6 +105,8 @@ def replay(config: ReleaseConfig, certificate: Certificate) -> Promise:
     if settings.privacy.noise_multiplier is None:
         raise Missing("the config leaves the noise open, so it plans any")
     plan = method.plan(settings, config.domain, budget)
+    if noise := _left_open(settings.model_dump(), plan.config.model_dump()):
+        raise Missing(f"the config leaves {noise} open, so it plans any")
     return Promise(
         events=plan.events,
         viewers=method.viewers(plan.config, config.domain),
@@ -113,6 +115,18 @@ def replay(config: ReleaseConfig, certificate: Certificate) -> Promise:
         publishes=method.publishes_data_dependent_claims(plan.config),
         claims=lambda: method.claims(plan.config, plan.events, budget),
     )
+
+
+def _left_open(stated: Mapping[str, Any], decided: Mapping[str, Any]) -> str | None:
+    """The noise that a config does not state, so that it was decided here to fit what is claimed."""
+    for name, value in decided.items():
+        if isinstance(value, Mapping):
+            found = _left_open(stated.get(name) or {}, value)
+            if found:
+                return found
+        elif name.endswith("noise_multiplier") and value is not None and stated.get(name) is None:
+            return name
+    return None
 
 
 def _annotated_promise(config: ReleaseConfig, budget: Budget) -> Promise:
@@ -248,7 +262,7 @@ def _charges(event: Event, planned: Event) -> bool:
 
 # Audits
 
-_MOST_AUDITS = 100
+_MOST_AUDITS, _MOST_AUDITED_EVENTS = 100, 200
 
 
 def check_audits(certificate: Certificate) -> Iterator[Check]:
@@ -256,6 +270,10 @@ def check_audits(certificate: Certificate) -> Iterator[Check]:
     audits = certificate.audits or ()
     if len(audits) > _MOST_AUDITS:
         yield Check("audits", False, f"{len(audits)} audits; at most {_MOST_AUDITS} are checked")
+        return
+    events = sum(len(audit.events) for audit in audits)
+    if events > _MOST_AUDITED_EVENTS:
+        yield Check("audits", False, f"{events} events of audits; at most {_MOST_AUDITED_EVENTS} are accounted")
         return
     for number, audit in enumerate(audits, start=1):
         yield outcome(f"audit {number}", partial(_standing, audit, certificate))
