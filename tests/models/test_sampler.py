@@ -23,16 +23,7 @@ def test_levels_are_those_of_edm():
     """Eq. 5 at 18 steps, rho 7, from 80 to 0.002; computed with 50 digits."""
     levels = noise_levels(SamplerConfig())
     assert len(levels) == 19
-    expected = {
-        0: 80.0,
-        1: 57.58598472,
-       
-        8: 3.25682152,
-        9: 1.92333984,
-        16: 0.00752801996,
-        17: 0.002,
-        18: 0,
-    }
+    expected = {0: 80.0, 1: 57.58598472, 8: 3.25682152, 9: 1.92333984, 16: 0.00752801996, 17: 0.002, 18: 0}
     for place, level in expected.items():
         assert levels[place] == pytest.approx(level, rel=1e-8)
     assert levels == sorted(levels, reverse=True)
