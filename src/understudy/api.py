@@ -312,6 +312,7 @@ class EvaluateOptions:
 
     samples: int | None = None  # None: as many as the declared records
     temperature: float = 1.0
+    sample_steps: int | None = None  # of a diffusion model; None: its own
     test_data: str | None = None  # held-out real data; None: the test part of the training data
     scoring: Callable[[], AbstractContextManager[Listeners | None]] = nullcontext  # entered once all is loaded
 
@@ -323,7 +324,7 @@ def evaluate_release(
     options: EvaluateOptions | None = None,
     config: EvaluationConfig | None = None,
 ) -> dict[str, Any]:
-    """The figures of a release; at temperature 1 kept as ``evaluation.json`` where the folder is that of a run.
+    """The figures of a release; kept as ``evaluation.json`` in the folder of a run, if images are drawn as usual.
 
     Privacy: reads real data without noise; the figures carry the stamp ``not private: do not publish``.
     """
@@ -343,15 +344,17 @@ def evaluate_release(
     train = source.completed_from(release.domain).load("train")
     test = held_out.completed_from(release.domain).load(split)
     count = options.samples or min(_MOST_SAMPLES, release.domain.nominal_records)
-    images, labels = release.sample(count, temperature=options.temperature)
-    planes = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
     with options.scoring() as listeners:
+        watch = None if listeners is None else listeners.counting("images drawn", count)
+        images, labels = release.sample(count, temperature=options.temperature, steps=options.sample_steps, watch=watch)
+        planes = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
         config = replace(config, classes=release.domain.classes)
         heard = config if listeners is None else config.heard_by(listeners)
         result = evaluate(planes, labels, _pair(train), _pair(test), metrics, heard).as_dict()
-    if options.temperature != 1:
-        result["temperature"] = options.temperature
-    elif run.begun:
+    changed = {"temperature": (options.temperature, 1.0), "sample_steps": (options.sample_steps, None)}
+    differing = {name: given for name, (given, usual) in changed.items() if given != usual}
+    result.update(differing)
+    if run.begun and not differing:
         write_text(run.evaluation, json.dumps(result, indent=2) + "\n")
     return result
 

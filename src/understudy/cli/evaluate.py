@@ -36,6 +36,7 @@ def command(
         int | None, typer.Option("--samples", help="Images to draw; by default as many as the declared records.")
     ] = None,
     temperature: common.Temperature = 1.0,
+    sample_steps: common.SampleSteps = None,
     fast: Annotated[
         bool, typer.Option("--fast", help="Train classifiers on fewer images; the output says what was left out.")
     ] = False,
@@ -81,7 +82,7 @@ def command(
         crew=Crew(workers),
     )
     source = common.data_options(data, records, classes, shape, declare)
-    drawn = EvaluateOptions(samples, temperature, test_data, show_scoring)
+    drawn = EvaluateOptions(samples, temperature, sample_steps, test_data, show_scoring)
     result = evaluate_release(release, source, [name.strip() for name in metrics.split(",")], drawn, chosen)
     if to is not None:
         write_text(to, json.dumps(result, indent=2) + "\n")

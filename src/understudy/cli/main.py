@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
@@ -80,6 +81,8 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 1 a check failed, 2 bad input, 3 over budget, 130 interrupted."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # no terminal shows every letter that a file may hold
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 

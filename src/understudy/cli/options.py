@@ -63,6 +63,10 @@ AllMoved = Annotated[bool, typer.Option("--moved", help="OUT is a copy, and no o
 Temperature = Annotated[
     float, typer.Option("--temperature", help="Below 1: images are more typical and vary less. Costs no privacy.")
 ]
+SampleSteps = Annotated[
+    int | None,
+    typer.Option("--sample-steps", help="Of a diffusion model: fewer are faster, more are finer. Costs no privacy."),
+]
 ReleaseFolder = Annotated[
     Path, typer.Argument(metavar="RELEASE", help="Folder of a release, or of the run that made it.")
 ]

@@ -19,16 +19,20 @@ def command(
     labels: Annotated[str | None, typer.Option("--labels", help="Only these classes, e.g. 3,5.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Draw the same images again.")] = None,
     temperature: common.Temperature = 1.0,
+    sample_steps: common.SampleSteps = None,
     as_json: common.Json = False,
 ) -> None:
     """Draw images; any number of them costs no further privacy."""
+    from understudy.progress import show_scoring
     from understudy.release.export import check_destination, export
     from understudy.release.release import load
 
     chosen = common.parse_labels(labels)
     check_destination(to)
     loaded = load(release)
-    images, drawn = loaded.sample(count, chosen, seed, temperature)
+    with show_scoring() as listeners:
+        watch = listeners.counting("images drawn", count)
+        images, drawn = loaded.sample(count, chosen, seed, temperature, sample_steps, watch)
     path = export(images, drawn, to, loaded.domain.class_names)
     if as_json:
         common.print_json({"path": str(path), "count": count, "labels": chosen, "shape": list(images.shape)})

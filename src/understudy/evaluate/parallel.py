@@ -49,6 +49,10 @@ class Listeners:
     classifiers: Listener | None = None
     counts: Callable[[str, int, int], None] | None = None
 
+    def counting(self, what: str, total: int) -> Callable[[int], None]:
+        """What is told how much of some work is done."""
+        return lambda done: None if self.counts is None else self.counts(what, done, total)
+
 
 @dataclass(frozen=True)
 class Crew:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
-from understudy.models.generator import AnnotatedGeneratorConfig, Generator, GeneratorConfig, build_generator
+from understudy.models.generator import AnnotatedGeneratorConfig, Generator, GeneratorConfig, Watch, build_generator
 
 _DRAWS = 2000  # images at a time
 _MOST_ROUNDS = 50  # then a class that never came up gets the images that resemble it most
@@ -66,8 +68,21 @@ class AnnotatedGenerator(Generator):
         pieces = [self.annotator(chunk.float() / 255).log_softmax(dim=1) for chunk in images.split(_DRAWS)]
         return torch.cat(pieces) if pieces else torch.empty((0, self.config.classes or 1))
 
+    @property
+    def stepwise(self) -> bool:  # type: ignore[override]
+        """Whether the generator without labels draws an image in many steps."""
+        return self.base.stepwise
+
+    def with_steps(self, steps: int) -> AnnotatedGenerator:
+        """The same generator, drawing images in so many steps."""
+        twin = copy.copy(self)  # shares the weights
+        twin._modules = {**self._modules, "base": self.base.with_steps(steps)}
+        return twin
+
     @torch.no_grad()
-    def sample(self, labels: Tensor, generator: torch.Generator, temperature: float = 1.0) -> Tensor:
+    def sample(
+        self, labels: Tensor, generator: torch.Generator, temperature: float = 1.0, watch: Watch | None = None
+    ) -> Tensor:
         """One 8-bit image for each label, by rejection; the classes of the images follow the asked labels."""
         result = torch.empty((len(labels), *self.config.shape), dtype=torch.uint8, device=labels.device)
         waiting = {int(label): (labels == label).nonzero()[:, 0] for label in labels.unique()}
@@ -82,6 +97,8 @@ class AnnotatedGenerator(Generator):
                 result[places[: len(fitting)]] = images[fitting]
                 waiting[label] = places[len(fitting) :]
             waiting = {label: places for label, places in waiting.items() if len(places)}
+            if watch is not None:
+                watch(len(labels) - sum(len(places) for places in waiting.values()))
         return result
 
     @torch.no_grad()

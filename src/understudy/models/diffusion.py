@@ -17,8 +17,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from understudy.models.generator import DiffusionGeneratorConfig, Generator, GeneratorConfig
-from understudy.models.sampler import walk
+from understudy.configs import validated
+from understudy.models.generator import DiffusionGeneratorConfig, Generator, GeneratorConfig, Watch
+from understudy.models.sampler import SamplerConfig, walk
 from understudy.models.unet import UNet
 
 SIGMA_DATA = 0.5
@@ -28,6 +29,8 @@ _ROWS_ON_CARD, _ROWS = 4000, 250
 
 class DiffusionGenerator(Generator):
     """Draws images by taking noise away step by step; its latent values are the first noise."""
+
+    stepwise = True
 
     def __init__(self, config: GeneratorConfig) -> None:
         super().__init__(config)
@@ -49,13 +52,25 @@ class DiffusionGenerator(Generator):
         """Images in [-1, 1] as pixel values in [0, 1]."""
         return ((raw + 1) / 2).clamp(0, 1)
 
+    def with_steps(self, steps: int) -> DiffusionGenerator:
+        """The same generator, drawing images in so many steps."""
+        twin = copy.copy(self)  # shares the weights
+        twin.sampler = validated(
+            SamplerConfig, {**self.sampler.model_dump(), "steps": steps}, "sample steps", "pass 2 to 4096"
+        )
+        return twin
+
     @torch.no_grad()
-    def sample(self, labels: Tensor, generator: torch.Generator, temperature: float = 1.0) -> Tensor:
+    def sample(
+        self, labels: Tensor, generator: torch.Generator, temperature: float = 1.0, watch: Watch | None = None
+    ) -> Tensor:
         """One 8-bit image (N, C, H, W) for each label; ``temperature`` scales the first noise."""
         pieces = []
         for chunk in labels.split(_ROWS_ON_CARD if labels.is_cuda else _ROWS):
             images = self.draw(self.draw_latent(len(chunk), generator) * temperature, chunk, generator)
             pieces.append((self.pixels(images) * 255).round().to(torch.uint8))
+            if watch is not None:
+                watch(sum(len(piece) for piece in pieces))
         return torch.cat(pieces) if pieces else torch.empty((0, *self.config.shape), dtype=torch.uint8)
 
     @torch.no_grad()

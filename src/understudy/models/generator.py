@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
@@ -10,6 +11,7 @@ from pydantic import Field, TypeAdapter, model_validator
 from torch import Tensor, nn
 
 from understudy.configs import Config
+from understudy.errors import InputError
 from understudy.models.sampler import SamplerConfig, UNetBlocks, UNetWidths
 
 _SAMPLE_BATCH = 1000
@@ -51,8 +53,13 @@ class GeneratorConfig(Config):
         return self.latent + (self.classes or 0)
 
 
+Watch = Callable[[int], None]  # hears how many images are drawn
+
+
 class Generator(nn.Module):
     """A conditional generator: latent values and labels in, raw images out (``pixels`` brings them into [0, 1])."""
+
+    stepwise: bool = False  # whether an image is drawn in many steps, which a graphics card does far sooner
 
     def __init__(self, config: GeneratorConfig) -> None:
         super().__init__()
@@ -86,8 +93,16 @@ class Generator(nn.Module):
             return (raw.tanh() + 1) / 2
         return raw.sigmoid() if self.config.output == "sigmoid" else raw.clamp(0, 1)
 
+    def with_steps(self, steps: int) -> Generator:
+        """The same generator, drawing images in so many steps."""
+        raise InputError(
+            f"sample steps: {steps} were asked for, but this generator draws an image at once; leave it out"
+        )
+
     @torch.no_grad()
-    def sample(self, labels: Tensor, generator: torch.Generator, temperature: float = 1.0) -> Tensor:
+    def sample(
+        self, labels: Tensor, generator: torch.Generator, temperature: float = 1.0, watch: Watch | None = None
+    ) -> Tensor:
         """One 8-bit image (N, C, H, W) for each label; ``temperature`` scales the latent values."""
         pieces = []
         for chunk in labels.split(_SAMPLE_BATCH):

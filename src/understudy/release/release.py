@@ -14,11 +14,12 @@ import torch
 from numpy.typing import NDArray
 
 from understudy.data.domain import Domain
+from understudy.devices import choose_device
 from understudy.errors import InputError
 from understudy.files import write_bytes, write_text
 from understudy.methods.base import Method
 from understudy.methods.config import build_config
-from understudy.models.generator import Generator
+from understudy.models.generator import Generator, Watch
 from understudy.privacy import accounting
 from understudy.privacy.certificate import (
     NOT_COVERED,
@@ -63,27 +64,37 @@ class Release:
     method_config: dict[str, Any]
 
     def sample(
-        self, count: int, labels: Sequence[int] | None = None, seed: int | None = None, temperature: float = 1.0
+        self,
+        count: int,
+        labels: Sequence[int] | None = None,
+        seed: int | None = None,
+        temperature: float = 1.0,
+        steps: int | None = None,
+        watch: Watch | None = None,
     ) -> tuple[Images, Labels | None]:
         """Draw ``count`` images and their labels.
 
         Images are (N, H, W) for grey and (N, H, W, 3) for RGB; labels are None for an unlabelled domain. ``labels``
         names the classes to draw from, each equally likely; without it they follow the generator's own law. A
-        ``temperature`` below 1 draws latent values closer to their mean: images are more typical and vary less. Any
-        number of samples costs no privacy: they are made from what is already released.
+        ``temperature`` below 1 draws latent values closer to their mean: images are more typical and vary less.
+        ``steps`` are those of a diffusion model's sampler, where not its own; such a model is drawn from on a graphics
+        card if there is one. ``watch`` hears how many images are drawn. Any number of samples costs no privacy: they
+        are made from what is already released.
         """
         if count < 0:
             raise InputError(f"count: {count} images were asked for; pass 0 or more")
         if count * int(np.prod(self.domain.shape)) > _MAXIMUM_SAMPLE_BYTES:
             raise InputError(f"count: {count} images take over {_MAXIMUM_SAMPLE_BYTES} bytes; draw them in parts")
         self._check_temperature(temperature)
-        device = next(self.generator.parameters()).device
+        generator = self.generator if steps is None else self.generator.with_steps(steps)
+        device = choose_device() if generator.stepwise else next(generator.parameters()).device
+        generator.to(device)
         random = Randomness().generator(device)
         if seed is not None:
             random.manual_seed(_checked_seed(seed))
         chosen = self._draw_labels(count, labels, random)
         with torch.inference_mode():
-            images = self.generator.sample(chosen, random, temperature).cpu().numpy()
+            images = generator.sample(chosen, random, temperature, watch).cpu().numpy()
         pixels = images[:, 0] if images.shape[1] == 1 else images.transpose(0, 2, 3, 1)
         drawn = chosen.cpu().numpy().astype(np.int64) if self.domain.labelled else None
         return np.ascontiguousarray(pixels), drawn

@@ -48,9 +48,9 @@ class Denoiser:
 
         Privacy: a row is a function of its own example and of noise that is drawn for it alone.
         """
-        return self._rows(examples.images, examples.labels, self._config.draws, random)
+        return self.rows(examples.images, examples.labels, self._config.draws, random)
 
-    def _rows(
+    def rows(
         self, pixels: Tensor, labels: Tensor | None, draws: int, random: torch.Generator
     ) -> tuple[tuple[Tensor, Tensor, Tensor], Loss]:
         """EDM's eq. 8, in which every noise level counts the same: |F - (x - c_skip (x + n)) / c_out|^2."""
@@ -128,7 +128,7 @@ class Denoiser:
             picks = torch.randint(len(images), (config.batch or 1,), generator=self._random, device=device)
             pixels = images[picks].float() / 255
             pixels = _moved(pixels, self._random) if moved else pixels
-            inputs, loss = self._rows(pixels, None if labels is None else labels[picks], 1, self._random)
+            inputs, loss = self.rows(pixels, None if labels is None else labels[picks], 1, self._random)
             with low_precision(precision, device), arithmetic("tf32" if device.type == "cuda" else "fp32"):
                 seen, times, told = inputs
                 mean = loss(self.live.network(seen.float(), times, told)).mean()

@@ -84,7 +84,8 @@ class DpDiffusionMethodConfig(Config):
     noise_deviation: Positive = 1.3
     label_dropout: Share = 0.1  # so often the class is not told, which guidance needs
     learning_rate: Positive | None = None
-    last_rate: Share = 0.1  # of the learning rate, to which it falls in a straight line
+    rising_steps: Natural = 20  # in which it is reached: Adam's first steps would spoil the start
+    last_rate: Share = 0.1  # of it, to which it falls in a straight line
     betas: tuple[Share, Share] = (0.9, 0.999)
     average_decay: Share = 0.99
     warm_up: WarmUpConfig = WarmUpConfig()
@@ -125,6 +126,7 @@ _DPDM = {
         "noise_mean": -1.2,
         "noise_deviation": 1.2,
         "learning_rate": 3e-4,
+        "rising_steps": 0,
         "last_rate": 0.999999,
         "average_decay": 0.999,
         "sampler": {"steps": 500, "churn": 50.0},
@@ -180,7 +182,7 @@ class DpDiffusion(Method):
             if stepping.remaining == 0:
                 progress.end_after(step - 1)
                 break
-            stepping.optimizer.rate = rate * (1 - (1 - config.method.last_rate) * (step - 1) / run.plan.steps)
+            stepping.optimizer.rate = rate * _share_of_rate(config.method, step, run.plan.steps)
             stepping.take()
             denoiser.average(step)
             if run.report_due(step):
@@ -199,6 +201,12 @@ def _warm_up(run: Run, denoiser: Denoiser, start: EmbeddingStart | None) -> None
         denoiser.warm_up(*denoiser.imagined(start, config.method.embedding))
     elif config.privacy.start == "central-images":
         denoiser.warm_up(*release_central_images(run), moved=True)
+
+
+def _share_of_rate(method: DpDiffusionMethodConfig, step: int, steps: int) -> float:
+    """The learning rate of a step, as a share: it rises at first, then falls in a straight line."""
+    fallen = 1 - (1 - method.last_rate) * (step - 1) / steps
+    return fallen * min(1.0, step / max(1, method.rising_steps))
 
 
 def network_config(config: DpDiffusionConfig, domain: Domain, start: EmbeddingStart | None) -> DiffusionGeneratorConfig:
