@@ -77,7 +77,10 @@ def test_a_run_verifies_and_claims_nothing_against_the_server(data, tmp_path):
     (event,) = certificate.events
     assert (event.sampling.rate, event.sensitivity, event.executed) == (0.5, "C", 4)
     assert any("no guarantee against the server" in remark for remark in certificate.remarks)
-    assert verify(tmp_path / "run").passed
+    found = verify(tmp_path / "run")
+    assert found.passed
+    (viewers,) = [check.detail for check in found.checks if check.name == "viewers"]
+    assert "against the server that runs the training and sees every answer: no guarantee" in viewers
 
 
 def test_a_run_with_clients_behind_messages_has_the_same_ledger(data, contract, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from understudy.cli.main import main
 from understudy.errors import InputError
+from understudy.privacy.plan import RECORDS_ONLY
 from understudy.privacy.randomness.streams import OS_ENTROPY, SEEDED
 from understudy.release.verify import Verification, verify
 
@@ -136,7 +139,7 @@ def test_a_delta_up_to_one_over_the_records_is_verified_with_a_plain_remark_abov
         result = verify(folder)
         assert result.verdict == "verified"
         assert bool(result.remarks) is remarked
-    assert result.remarks[0].startswith("delta 0.001 times 1,000 records is 1: within this guarantee (against public)")
+    assert result.remarks[0].startswith("delta 0.001 times 1,000 declared records is 1: within this guarantee (against public)")
     assert result.as_dict()["remarks"] == list(result.remarks)
 
 
@@ -546,6 +549,31 @@ def test_a_path_that_is_not_there_is_an_error(tmp_path: Path):
 
 def test_an_empty_folder_fails(tmp_path: Path):
     assert failed(verify(tmp_path)) >= {"files", "certificate"}
+
+
+def test_data_with_clients_are_said_to_be_protected_record_by_record_whatever_the_certificate_says(folder: Path):
+    edit_json(folder / "config.json", lambda config: config["domain"].update(nominal_clients=10))
+    digest = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
+
+    def fit(certificate: dict[str, Any]) -> None:
+        certificate.update(config_sha256=digest)
+        certificate["assumed_public"].append("nominal_clients: 10")
+
+    edit_json(certificate_of(folder), fit)
+    result = verify(folder)
+    assert result.passed, failed(result)
+    assert result.remarks == (RECORDS_ONLY,)
+
+
+def test_letters_that_the_terminal_has_not_change_no_answer(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    edit_json(certificate_of(folder), lambda certificate: certificate.update(stopped_because="\u5b8c"))
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr("sys.stdout", shown)
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(folder)])
+    assert ended.value.code == 0
+    shown.flush()
+    assert b"the run: \\u5b8c" in shown.buffer.getvalue()  # type: ignore[attr-defined]
 
 
 def test_more_events_or_guarantees_than_any_release_has_are_not_accounted(folder: Path):

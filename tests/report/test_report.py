@@ -211,7 +211,7 @@ def test_a_delta_that_is_large_for_so_many_records_is_remarked(run: Path, tmp_pa
     assert "Remark: delta" not in write_report([run], tmp_path / "report.html").read_text()
     edit_json(run / "release" / "certificate.json", lambda found: found["guarantees"][0].update(delta=9e-4))
     text = write_report([run], tmp_path / "report.html").read_text()
-    assert "Remark: delta 0.0009 times 1,000 records is 0.9" in text
+    assert "Remark: delta 0.0009 times 1,000 declared records is 0.9" in text
 
 
 def test_what_only_the_trainer_can_know_is_called_stated(run: Path, tmp_path: Path):

@@ -23,7 +23,7 @@ from understudy.privacy.certificate import NOT_COVERED, Certificate, ClientLimit
 from understudy.privacy.claims import statements
 from understudy.privacy.claims.statements import BayesianClaim, rounded
 from understudy.privacy.events import Event
-from understudy.privacy.meaning import event_in_words
+from understudy.privacy.meaning import NO_GUARANTEE, by_viewer, event_in_words
 from understudy.privacy.viewers import Viewer, viewer_of
 
 if TYPE_CHECKING:
@@ -165,7 +165,8 @@ def compare_viewers(promise: Promise, certificate: Certificate) -> str:
         raise Missing(f"no guarantee is stated against {left_out[0]}, which {certificate.method} states")
     if stated[0] != promise.viewers[0]:
         raise InputError(f"the first guarantee is one against {stated[0]}, not against {promise.viewers[0]}")
-    return "; ".join(f"against {viewer}" for viewer in stated)
+    nothing = [line for line in by_viewer(certificate.guarantees) if line.endswith(NO_GUARANTEE)]
+    return "; ".join([*(f"against {viewer}" for viewer in stated), *nothing])
 
 
 def check_not_covered(required: Sequence[str], certificate: Certificate) -> str:
@@ -218,7 +219,7 @@ def units_protected(guarantee: Guarantee, config: ReleaseConfig) -> int:
 
 def check_delta_size(guarantee: Guarantee, units: int) -> str:
     """That delta is at most one over the number of units: more would allow to publish one of them as it is."""
-    words = f"delta {guarantee.delta:g} times {units:,} {guarantee.unit}s is {guarantee.delta * units:.3g}"
+    words = f"delta {guarantee.delta:g} times {units:,} declared {guarantee.unit}s is {guarantee.delta * units:.3g}"
     if guarantee.delta * units > 1:
         raise Missing(f"{words}, more than one: such a promise allows a {guarantee.unit} to be published as it is")
     return words
@@ -230,7 +231,7 @@ def delta_remark(guarantee: Guarantee, units: int) -> str | None:
     if exposed <= _LARGE_DELTA:
         return None
     return (
-        f"delta {guarantee.delta:g} times {units:,} {unit}s is {exposed:.2g}: within this guarantee (against "
+        f"delta {guarantee.delta:g} times {units:,} declared {unit}s is {exposed:.2g}: within this guarantee (against "
         f"{guarantee.viewer}) that many {unit}s may be exposed outright, in expectation; a delta of at most "
         f"{_LARGE_DELTA / units:.1g} promises more"
     )
@@ -283,7 +284,7 @@ def _standing(audit: AuditRecord, certificate: Certificate) -> str:
     problem = _problem(audit, certificate)
     if problem is not None:
         raise InputError(problem)
-    return audit.in_words()
+    return f"nothing contradicts it; what it says of itself: {audit.in_words()}"
 
 
 def _problem(audit: AuditRecord, certificate: Certificate) -> str | None:

@@ -65,14 +65,15 @@ def model_card(release: Release, signer: str | None = None) -> str:
         "![samples drawn from the generator](samples.png)\n",
         f"## The guarantee: {claim(certificate.headline)}\n",
         "\n".join(f"- {sentence}" for sentence in _guarantee(release)) + "\n",
-        "The guarantee follows from these accesses to the data, and from nothing else:\n",
+        "The guarantee follows from these accesses to the data, if they are all there were:\n",
         "\n".join(f"- {plain(event_in_words(event))}" for event in certificate.events) + "\n",
         *_data_dependent(release),
         "## Assumed public\n",
         "These were declared by the owner of the data and are not protected:\n",
         "\n".join(f"- {plain(statement)}" for statement in certificate.assumed_public) + "\n",
-        f"Runs on this data known to the certificate: {certificate.runs_on_this_data}. "
-        f"Randomness: {plain(certificate.randomness)}. Created: {plain(certificate.created)}.\n",
+        "Stated by whoever trained it, and not proven: the accesses above took place as listed and are all there were; "
+        f"runs on this data: {certificate.runs_on_this_data}; randomness: {plain(certificate.randomness)}; created: "
+        f"{plain(certificate.created)}.\n",
         _USE,
         _who_vouches(signer),
         _LIMITS + "\n".join(f"  - {plain(item)}" for item in certificate.not_covered or ("side channels",)) + "\n",

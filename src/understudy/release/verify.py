@@ -22,6 +22,7 @@ from understudy.privacy import accounting, viewers
 from understudy.privacy.certificate import NOT_COVERED, Certificate, Guarantee, read_certificate
 from understudy.privacy.events import Event
 from understudy.privacy.meaning import event_in_words
+from understudy.privacy.plan import RECORDS_ONLY
 from understudy.release import checks as looks
 from understudy.release import folders, signing
 from understudy.release.checks import Check, Missing, Promise, attempt, outcome
@@ -310,6 +311,8 @@ def _check_size(name: str, guarantee: Guarantee, config: ReleaseConfig | None, r
         found = looks.check_delta_size(guarantee, units)
         remark = looks.delta_remark(guarantee, units)
         remarks.extend([remark] if remark else [])
+        if guarantee.unit == "record" and any(each.nominal_clients for each in looks.declared_domains(config)):
+            remarks.append(RECORDS_ONLY)
         return found
 
     return outcome(f"{name}: units", compare)
@@ -345,7 +348,8 @@ def _supported(guarantee: Guarantee, certificate: Certificate) -> str:
             seen = viewers.events_seen(certificate.events, guarantee)
         except InputError as error:
             raise InputError(f"{words}: {error}") from None
-        return words if seen == certificate.events else f"{words}: {event_in_words(seen[0])}"
+        unnamed = seen[0].model_copy(update={"purpose": None})  # a purpose is the trainer's word, and compared to none
+        return words if seen == certificate.events else f"{words}: {event_in_words(unnamed)}"
     if all(event.sampling.kind == "none" and event.sensitivity == "2C" for event in certificate.events):
         return f"{words}: no sampling, sensitivity 2C"
     raise InputError(f"{words}: no accountant proves this claim from these events")
