@@ -68,7 +68,9 @@ def test_every_kind_of_layer_sums_the_rows_of_a_unit(layer, shape, rows):
 @pytest.mark.parametrize("padding", [None, 0])
 def test_rows_of_an_embedding_that_meet_in_one_place_add_up(rows, padding):
     layer = nn.Embedding(3, 4, padding_idx=padding).double()
-    agree(layer, (torch.randint(0, 3, (UNITS * rows, 2)),), rows)
+    indices = torch.randint(0, 3, (UNITS * rows, 2))
+    indices[:, 1] = 1  # none whose gradient is padding alone
+    agree(layer, (indices,), rows)
     agree(layer, (torch.ones(UNITS * rows, dtype=torch.long),), rows)
 
 
@@ -163,6 +165,20 @@ def test_a_broken_row_takes_out_its_own_unit_alone(network, value, row):
     expected, whole = fast_sum(network, tuple(part[others] for part in inputs), 0.3, rows=2)
     assert torch.allclose(norms[[0, 2]], whole, rtol=1e-5)
     assert close(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize("network", [Mixed(), UNet(2, 5, (8,), 1)], ids=["all kinds", "U-Net"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_broken_loss_takes_out_its_own_unit_alone(network, value):
+    """What is not finite comes back through all layers; nothing of it may be left in the sum, as nothing times NaN."""
+    images, labels = mixed_inputs(2 * UNITS, torch.float32)
+    inputs = (images, labels) if isinstance(network, Mixed) else (images, torch.randn(2 * UNITS), labels[:, 0])
+    factors = torch.ones(2 * UNITS)
+    factors[3] = value
+    found, norms = fast_sum(network, inputs, 0.3, loss=lambda outputs: factors * quadratic(outputs), rows=2)
+    assert norms.isnan().tolist() == [False, True, False]
+    others = torch.arange(2 * UNITS) // 2 != 1
+    assert close(found, fast_sum(network, tuple(part[others] for part in inputs), 0.3, rows=2)[0], 1e-5)
 
 
 # The step

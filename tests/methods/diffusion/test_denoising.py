@@ -183,18 +183,21 @@ def test_data_without_labels_have_one_class(tmp_path):
 # The loss
 
 
-def test_the_loss_is_that_of_edm(tmp_path):
-    """lambda(sigma) |D(x + n; sigma) - x|^2 with D and lambda written out from the paper, at one image by hand."""
-    denoiser = make_denoiser(tmp_path, draws=1, label_dropout=0.0)
-    pixels = torch.linspace(0, 1, 64).view(1, 1, 8, 8)
-    (seen, times, _), loss = denoiser.objective(examples_of(pixels, torch.zeros(1).long()), seeded(3))
-    sigma, image = math.exp(float(times) / 25), (2 * pixels - 1).double()
-    noisy = seen.double() * math.sqrt(sigma**2 + 0.5**2)
-    answer = torch.randn(1, 1, 8, 8, dtype=torch.float64)
-    skip, out = 0.25 / (sigma**2 + 0.25), sigma * 0.5 / math.sqrt(sigma**2 + 0.25)
-    weight = (sigma**2 + 0.25) / (sigma * 0.5) ** 2
-    expected = weight * (skip * noisy + out * answer - image).square().mean()
-    assert float(loss(answer)) == pytest.approx(float(expected), rel=1e-4)
+@pytest.mark.parametrize("draws", [1, 2])
+def test_the_loss_is_that_of_edm(tmp_path, draws):
+    """lambda(sigma) |D(x + n; sigma) - x|^2 over the draws, with D and lambda written out from the paper, by hand."""
+    denoiser = make_denoiser(tmp_path, draws=draws, label_dropout=0.0)
+    pixels = torch.linspace(0, 1, 3 * 64).view(3, 1, 8, 8)
+    (seen, times, _), loss = denoiser.objective(examples_of(pixels, torch.zeros(3).long()), seeded(3))
+    answers = torch.randn(3 * draws, 1, 8, 8, dtype=torch.float64)
+    found = loss(answers)
+    for row in range(3 * draws):
+        sigma, image = math.exp(float(times[row]) / 25), (2 * pixels[row // draws] - 1).double()
+        noisy = seen[row].double() * math.sqrt(sigma**2 + 0.5**2)
+        skip, out = 0.25 / (sigma**2 + 0.25), sigma * 0.5 / math.sqrt(sigma**2 + 0.25)
+        weight = (sigma**2 + 0.25) / (sigma * 0.5) ** 2
+        expected = weight * (skip * noisy + out * answers[row] - image).square().mean() / draws
+        assert float(found[row]) == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_the_loss_of_a_unit_is_the_mean_over_its_draws(tmp_path):
