@@ -51,6 +51,13 @@ PROBES = (
     Probe("dp-merf-ae", (SampledSum(), ReleasedEmbedding()), {"privacy": _POISSON}),
     Probe("dp-sinkhorn", (SampledBlocks(), ReleasedEmbedding()), {"privacy": _POISSON}),
     Probe("dpgan", (SampledSum(), ReleasedEmbedding()), {"privacy": _POISSON}),
+    Probe("dp-diffusion", (SampledSum(), ReleasedEmbedding()), {"privacy": _POISSON}),
+    Probe(
+        "dp-diffusion",
+        (SampledSum(), SampledSum()),
+        {"privacy": {**_POISSON, "start": "central-images", "central_images": {"rate": 0.5, "queries": 2}}},
+        variant="from central images",
+    ),
     Probe("dp-cgan", (SampledSum(),), {"privacy": _POISSON}),
     Probe("bdp-gan", (SampledSum(), ReleasedEmbedding()), {"privacy": _POISSON}),
     Probe(

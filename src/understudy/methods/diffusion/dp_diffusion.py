@@ -147,7 +147,7 @@ class DpDiffusion(Method):
     """DP-SGD on a network that takes noise away from images; samples are drawn from noise, step by step."""
 
     name: ClassVar[str] = "dp-diffusion"
-    summary: ClassVar[str] = "a diffusion model by DP-SGD, started from a noisy mean embedding. The best pictures"
+    summary: ClassVar[str] = "a diffusion model by DP-SGD, started from a noisy mean embedding. For a graphics card"
     paper: ClassVar[str] = "Dockhorn, Cao, Vahdat, Kreis: DPDM (TMLR 2023); Li et al.: DP-FETA (S&P 2025)"
     config_type: ClassVar[type[MethodConfig]] = DpDiffusionConfig
     presets: ClassVar = {"gpu": _GPU, "gpu-eps1": _GPU_EPS1, "dpdm": _DPDM, "dp-feta": _DP_FETA, "cpu": _CPU}
