@@ -411,7 +411,8 @@ def test_a_captured_graph_adds_what_one_example_at_a_time_adds(tmp_path, precisi
     for _ in range(3):
         captured.take()
         found, expected = captured.sums[-1].cpu(), reference.sums[0]
-        assert float((found - expected).norm()) <= 1e-2 * float(expected.norm()) + 1e-6
+        tolerance = {"fp32": 1e-3, "tf32": 1e-2, "bf16": 5e-2}[precision]
+        assert float((found - expected).norm()) <= tolerance * float(expected.norm()) + 1e-6
 
 
 @on_a_card
