@@ -80,7 +80,7 @@ def test_a_run_verifies_and_claims_nothing_against_the_server(data, tmp_path):
     found = verify(tmp_path / "run")
     assert found.passed
     (viewers,) = [check.detail for check in found.checks if check.name == "viewers"]
-    assert "against the server that runs the training and sees every answer: no guarantee" in viewers
+    assert "NO guarantee against server; NO guarantee against client" in viewers
 
 
 def test_a_run_with_clients_behind_messages_has_the_same_ledger(data, contract, tmp_path):

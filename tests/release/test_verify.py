@@ -139,7 +139,9 @@ def test_a_delta_up_to_one_over_the_records_is_verified_with_a_plain_remark_abov
         result = verify(folder)
         assert result.verdict == "verified"
         assert bool(result.remarks) is remarked
-    assert result.remarks[0].startswith("delta 0.001 times 1,000 declared records is 1: within this guarantee (against public)")
+    assert result.remarks[0].startswith(
+        "delta 0.001 times 1,000 declared records is 1: within this guarantee (against public)"
+    )
     assert result.as_dict()["remarks"] == list(result.remarks)
 
 

@@ -134,7 +134,6 @@ def _attack_in_words(guarantee: Guarantee, bound: AttackBound) -> list[str]:
     return sentences
 
 
-NO_GUARANTEE = "no guarantee"
 _VIEWERS = {
     "public": "the public, that is whoever sees the release",
     "server": "the server that runs the training and sees every answer",
@@ -152,7 +151,7 @@ def by_viewer(guarantees: Sequence[Guarantee]) -> list[str]:
     lines: list[str] = []
     for viewer, seen in _VIEWERS.items():
         found = [guarantee for guarantee in guarantees if guarantee.viewer == viewer]
-        lines += [f"against {seen}: {NO_GUARANTEE}"] if not found else map(against, found)
+        lines += [f"against {seen}: no guarantee"] if not found else map(against, found)
     return lines
 
 

@@ -23,7 +23,7 @@ from understudy.privacy.certificate import NOT_COVERED, Certificate, ClientLimit
 from understudy.privacy.claims import statements
 from understudy.privacy.claims.statements import BayesianClaim, rounded
 from understudy.privacy.events import Event
-from understudy.privacy.meaning import NO_GUARANTEE, by_viewer, event_in_words
+from understudy.privacy.meaning import event_in_words
 from understudy.privacy.viewers import Viewer, viewer_of
 
 if TYPE_CHECKING:
@@ -165,8 +165,11 @@ def compare_viewers(promise: Promise, certificate: Certificate) -> str:
         raise Missing(f"no guarantee is stated against {left_out[0]}, which {certificate.method} states")
     if stated[0] != promise.viewers[0]:
         raise InputError(f"the first guarantee is one against {stated[0]}, not against {promise.viewers[0]}")
-    nothing = [line for line in by_viewer(certificate.guarantees) if line.endswith(NO_GUARANTEE)]
-    return "; ".join([*(f"against {viewer}" for viewer in stated), *nothing])
+    others = ("server", "client") if certificate.headline.unit == "client" else ()
+    silent = [name for name in others if name not in {viewer.viewer for viewer in stated}]
+    return "; ".join(
+        [*(f"against {viewer}" for viewer in stated), *(f"NO guarantee against {name}" for name in silent)]
+    )
 
 
 def check_not_covered(required: Sequence[str], certificate: Certificate) -> str:
