@@ -49,6 +49,13 @@ BUGS: tuple[Bug, ...] = (
         f"{_UNITS}::test_noise_is_added_once_however_many_micro_batches_there_are",
     ),
     bug(
+        "chance in what units add from a seed of 32 bits",
+        STEP,
+        "run.randomness.secret_generator(run.device)",
+        "run.randomness.generator(run.device)",
+        f"{_UNITS}::test_the_chance_in_what_units_add_is_secret",
+    ),
+    bug(
         "the loss divided by the drawn rows",
         DENOISING,
         ".mean(dim=(1, 2, 3)) / draws\n",

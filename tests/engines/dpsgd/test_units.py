@@ -17,6 +17,7 @@ from understudy.engines.records import Examples
 from understudy.errors import AbortedRun, InputError
 from understudy.models.unet import UNet
 from understudy.privacy.events import PoissonSampling
+from understudy.privacy.randomness.streams import Randomness
 
 from ...helpers.cases import RECORDS
 from ...helpers.data import tiny_data, with_labels
@@ -315,6 +316,28 @@ def test_norms_for_lookers_on_are_those_of_units(tmp_path):
     alone = step_of(tmp_path / "alone", 1, objective=pulled(1.0), network=copy.deepcopy(watched.network))
     places = torch.tensor([3, 0])
     assert torch.allclose(watched.step.norms_private(places), 2 * alone.step.norms_private(places), rtol=1e-4)
+
+
+class Noted(Randomness):
+    """Randomness that keeps the generators that nobody can guess."""
+
+    def secret_generator(self, device: torch.device | str = "cpu") -> torch.Generator:
+        self.secret = super().secret_generator(device)
+        return self.secret
+
+
+def test_the_chance_in_what_units_add_is_secret(tmp_path):
+    """It is dealt out by place, so one unit more moves everybody's; a seed of 32 bits could be found by trying all."""
+    given: list[torch.Generator] = []
+
+    def objective(examples: Examples, random: torch.Generator) -> Any:
+        given.append(random)
+        return pulled(1.0, 1.0)(examples, random)
+
+    source = Noted()
+    step_of(tmp_path, 2, objective=objective, randomness=source).take()
+    assert all(random is source.secret for random in given)
+    assert len(given) > 1
 
 
 def test_a_unit_without_rows_is_refused(tmp_path):

@@ -94,7 +94,7 @@ class PrivateStep:
     that it needs comes from the generator that it is given.
 
     Privacy: a unit's gradient is summed over its rows, depends on that unit alone (and on chance that is independent of
-    all data, fresh for every row) and is clipped to C, once, so adding or removing one moves the sum
+    all data, secret, and fresh for every row) and is clipped to C, once, so adding or removing one moves the sum
     by at most C (add-remove, sensitivity "C"), and it takes part with the event's Poisson rate. The number of
     companions and the divisor, B and that number, are public and do not follow the drawn batch. An empty batch is a
     step: companions and noise. Each step spends one execution of the event before its noise is drawn. The network after
@@ -123,7 +123,7 @@ class PrivateStep:
             self._mechanism = GaussianSum(run.ledger, run.randomness, clip=options.clip, event=event)
             self._block = max(1, event.count // _RESERVATIONS)
         self._batches = PoissonBatches(len(run.data), rate, run.randomness.coins(run.device))
-        self._random = run.randomness.generator(run.device)
+        self._random = run.randomness.secret_generator(run.device)
         self._total = self._flat.zeros()
         self._seen_private = torch.zeros(3, dtype=torch.float64, device=run.device)
         self.optimizer = FlatAdam(self._flat.values, options.learning_rate, options.betas)

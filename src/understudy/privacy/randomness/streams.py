@@ -35,6 +35,7 @@ OS_ENTROPY = "os-entropy"
 SEEDED = "seeded: not for release"
 KEY_BYTES = 32
 LOW_BITS = 2**63 - 1
+_TWISTER_BEGINS, _TWISTER_WORDS = 24, 624  # where the words of the Mersenne twister lie in torch's state, 8 bytes each
 _CHACHA_OF_ZEROS = bytes.fromhex("76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7")  # RFC 8439, A.1
 
 
@@ -72,6 +73,24 @@ class Randomness:
         """
         generator = torch.Generator(device=device)
         generator.manual_seed(int.from_bytes(self.bits(8), "little"))
+        return generator
+
+    def secret_generator(self, device: torch.device | str = "cpu") -> torch.Generator:
+        """A torch generator that nobody can try all keys of, for chance in what private units add to a sum.
+
+        Privacy: such chance is dealt out to a batch place by place, so one unit more moves everybody else's. That is no
+        loss as long as it is secret: its law is the same for every unit at every place. Who knew it would see the move.
+        Torch keeps 32 bits of a seed on the CPU, few enough to try them all; here its whole state is drawn. On a GPU
+        the key has 64 bits. Neither is made to withstand cryptanalysis; what is seen of it went through clip and noise.
+        """
+        key = self.bits(8 + 4 * _TWISTER_WORDS)
+        generator = torch.Generator(device=device)
+        generator.manual_seed(int.from_bytes(key[:8], "little"))
+        if generator.device.type == "cpu":
+            state = generator.get_state()
+            words = torch.frombuffer(bytearray(key[8:]), dtype=torch.int32).long() & (2**32 - 1)
+            state[_TWISTER_BEGINS : _TWISTER_BEGINS + 8 * _TWISTER_WORDS] = words.view(torch.uint8)
+            generator.set_state(state)
         return generator
 
 
