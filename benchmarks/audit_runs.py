@@ -63,6 +63,17 @@ SETTINGS: Mapping[str, Config] = {
     "bdp-gan": {"privacy": {**STEPS, "steps": 8}, "method": {**GAN, "bayesian": {"pairs": 4, "orders": [1, 2, 8]}}},
     "datalens": {"privacy": VOTES, "method": TEACHING},
     "dp-cgan": {"privacy": STEPS, "method": {"width": 8, "latent": 4}},
+    "dp-diffusion": {
+        "privacy": STEPS,
+        "method": {
+            "widths": [8],
+            "blocks": 1,
+            "draws": 2,
+            "embedding": FIT,
+            "warm_up": {"images": 500, "steps": 20, "batch": 50},
+            "sampler": {"steps": 5, "churn": 1.0},
+        },
+    },
     "dp-hp": {"method": {"steps": 20, "batch": 50, "latent": 4, "width": 16}},
     "dp-merf": {"method": {**FIT, "latent": 4, "width": 16}},
     "dp-merf-ae": {"privacy": STEPS, "method": {"embedding": FIT}},
