@@ -29,8 +29,8 @@ from record import command_line, current_commit, device_name
 from understudy.data.dataset import ImageDataset
 from understudy.engines.dpsgd.step import PrivateStep, StepOptions
 from understudy.methods.base import configure
-from understudy.methods.diffusion.denoising import Denoiser
 from understudy.methods.diffusion.dp_diffusion import network_config
+from understudy.methods.diffusion.learner import Denoiser
 from understudy.methods.registry import get_method
 from understudy.models.sampler import SamplerConfig
 from understudy.privacy.budget import Budget
@@ -110,7 +110,7 @@ def denoiser(data: ImageDataset, options: argparse.Namespace, precision: str) ->
 def our_step(data: ImageDataset, options: argparse.Namespace) -> Callable[[], object]:
     run, learning = denoiser(data, options, options.precision)
     settings = StepOptions(options.batch, CLIP, RATE, rows=options.draws)
-    return PrivateStep(run, learning.live.network, learning.objective, settings, run.plan.events[0]).take
+    return PrivateStep(run, learning.live.network, learning.denoising.objective, settings, run.plan.events[0]).take
 
 
 def opacus_step(data: ImageDataset, options: argparse.Namespace, kind: torch.dtype) -> Callable[[], object]:
@@ -130,7 +130,7 @@ def opacus_step(data: ImageDataset, options: argparse.Namespace, kind: torch.dty
 
     def step() -> None:
         taken = (torch.rand(RECORDS, generator=random, device=device) < options.batch / RECORDS).nonzero().flatten()
-        shown, loss = learning.rows(images[taken].to(kind) / 255, labels[taken], options.draws, random)
+        shown, loss = learning.denoising.rows(images[taken].to(kind) / 255, labels[taken], options.draws, random)
         adam.zero_grad(set_to_none=True)
         loss(network(shown[0].to(kind), *shown[1:])).sum().backward()
         units = [weight.grad_sample.unflatten(0, (-1, options.draws)).sum(dim=1) for weight in weights]

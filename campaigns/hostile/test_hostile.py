@@ -30,9 +30,7 @@ from .judging import REFUSED, judge
 from .targets import TARGETS
 
 CORPUS = sorted(Path(__file__).with_name("corpus").iterdir())
-QUICK = {
-    name: 30 for name in TARGETS if name not in ("release", "weights", "checkpoint", "federated-question")
-}
+QUICK = {name: 30 for name in TARGETS if name not in ("release", "weights", "checkpoint", "federated-question")}
 QUICK |= {"release": 10, "weights": 20, "checkpoint": 20, "federated-question": 10}
 
 json_values = st.recursive(

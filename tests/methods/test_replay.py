@@ -52,6 +52,7 @@ PUBLIC_CODE = (  # where no private value may decide anything; what works on pri
 )
 PRIVATE_CODE = (  # beside a method, but on private rows
     "methods/adversarial/discriminator.py",
+    "methods/diffusion/denoising.py",
     "methods/embedding/hermite.py",
     "methods/embedding/codes.py",
     "methods/transport/sinkhorn.py",

@@ -11,6 +11,7 @@ white.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from understudy.engines.critics.panel import FakePool
 from understudy.engines.embedding.means import FitConfig
 from understudy.engines.embedding.start import EmbeddingStart
 from understudy.errors import CheckError
+from understudy.files import make_private_folder, write_bytes
 from understudy.models.generator import GeneratorConfig, build_generator
 from understudy.runs.loop import Stateful
 from understudy.runs.run import Run
@@ -211,3 +213,19 @@ class _Decay:
     def __call__(self, step: int) -> float:
         left = 1 - step / max(1, self.steps)
         return max(0.05, min(1.0, 2 * left))
+
+
+def save_picture(images: Tensor, columns: int, path: Path) -> None:
+    """Write 8-bit images (N, C, H, W) as one PNG with ``columns`` of them in a row, for the owner of the run."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    count, channels, height, width = images.shape
+    rows = count // columns
+    tiled = images.view(rows, columns, channels, height, width).permute(0, 3, 1, 4, 2)
+    pixels = tiled.reshape(rows * height, columns * width, channels).cpu().numpy()
+    content = BytesIO()
+    Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels).save(content, format="PNG")
+    make_private_folder(path.parent, "run")
+    write_bytes(path, content.getvalue(), private=True)

@@ -9,8 +9,8 @@ import torch
 
 from understudy.data.dataset import ImageDataset
 from understudy.methods.base import configure
-from understudy.methods.diffusion.denoising import Denoiser
 from understudy.methods.diffusion.dp_diffusion import DpDiffusionConfig, network_config
+from understudy.methods.diffusion.learner import Denoiser
 from understudy.methods.registry import get_method
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness.streams import Randomness

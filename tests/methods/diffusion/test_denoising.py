@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from understudy.engines.records import Examples
-from understudy.methods.diffusion.denoising import Denoiser
+from understudy.methods.diffusion.learner import Denoiser
 
 from ...helpers.data import tiny_data
 from .runs import denoiser_of, make_denoiser, make_run
@@ -29,7 +29,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 def quantiles(denoiser: Denoiser, units: int, draws: int, mean: float, deviation: float) -> np.ndarray:
     """Where the noise levels lie in the law of ln sigma: (units, draws) in 0..1."""
-    levels = denoiser.noise_levels(units, draws, seeded()).double().log().view(units, draws).numpy()
+    levels = denoiser.denoising.noise_levels(units, draws, seeded()).double().log().view(units, draws).numpy()
     return stats.norm(mean, deviation).cdf(levels)
 
 
@@ -68,7 +68,7 @@ def test_the_units_of_a_batch_are_independent(tmp_path):
     denoiser = make_denoiser(tmp_path, paired=False)
     random, pairs = seeded(), []
     for _ in range(4000):
-        pairs.append(denoiser.noise_levels(2, 1, random).double().log().numpy())
+        pairs.append(denoiser.denoising.noise_levels(2, 1, random).double().log().numpy())
     cells = np.minimum((stats.norm(-0.8, 1.3).cdf(np.array(pairs)) * 8).astype(int), 7)
     table = np.zeros((8, 8))
     np.add.at(table, (cells[:, 0], cells[:, 1]), 1)
@@ -84,7 +84,7 @@ def test_a_batch_is_as_uneven_as_chance_makes_it(tmp_path):
     denoiser = make_denoiser(tmp_path, paired=False)
     random, total = seeded(), 0.0
     for _ in range(300):
-        levels = denoiser.noise_levels(64, 2, random).double().log().view(64, 2)[:, 0].numpy()
+        levels = denoiser.denoising.noise_levels(64, 2, random).double().log().view(64, 2)[:, 0].numpy()
         inside = np.clip(2 * stats.norm(-0.8, 1.3).cdf(levels), 0, 1)
         counts = np.bincount(np.minimum((inside * 8).astype(int), 7), minlength=8)
         total += ((counts - 8.0) ** 2 / 8.0).sum()
@@ -95,7 +95,7 @@ def test_a_batch_is_as_uneven_as_chance_makes_it(tmp_path):
 @pytest.mark.parametrize(("paired", "draws", "expected"), [(True, 4, 2), (True, 3, 3), (False, 4, 4), (True, 1, 1)])
 def test_draws_in_pairs_share_a_level_where_their_number_is_even(tmp_path, paired, draws, expected):
     denoiser = make_denoiser(tmp_path, paired=paired)
-    levels = denoiser.noise_levels(50, draws, seeded()).view(50, draws)
+    levels = denoiser.denoising.noise_levels(50, draws, seeded()).view(50, draws)
     assert all(len(set(unit.tolist())) == expected for unit in levels)
     if expected == 2:
         assert torch.equal(levels[:, 0::2], levels[:, 1::2])
@@ -106,7 +106,7 @@ def test_draws_in_pairs_share_a_level_where_their_number_is_even(tmp_path, paire
 
 def noise_of(denoiser: Denoiser, examples: Examples, draws: int, random: torch.Generator) -> torch.Tensor:
     """What was added to the images, in units of the noise level: from the inputs, by EDM's c_in."""
-    (seen, times, _), _ = denoiser.objective(examples, random)
+    (seen, times, _), _ = denoiser.denoising.objective(examples, random)
     sigma = (times / 25).exp()[:, None, None, None]
     noisy = seen * (sigma**2 + 0.25).sqrt()
     return (noisy - (2 * examples.images - 1).repeat_interleave(draws, dim=0)) / sigma
@@ -136,7 +136,7 @@ def test_a_row_follows_its_own_example_alone(tmp_path):
     changed, others = pixels.clone(), labels.clone()
     changed[2], others[2] = 1 - changed[2], 1
     (first, second) = (
-        denoiser.objective(examples_of(*given), seeded(7)) for given in ((pixels, labels), (changed, others))
+        denoiser.denoising.objective(examples_of(*given), seeded(7)) for given in ((pixels, labels), (changed, others))
     )
     rows = torch.arange(20) // 4 == 2
     for part, other in zip(first[0], second[0], strict=True):
@@ -152,8 +152,8 @@ def test_more_units_do_not_change_the_law_of_a_unit(tmp_path):
     """Levels of a unit alone and of one among a hundred: two-sample Kolmogorov-Smirnov, false-alarm rate 1e-6."""
     denoiser = make_denoiser(tmp_path, paired=False)
     random = seeded()
-    alone = np.array([float(denoiser.noise_levels(1, 2, random)[0]) for _ in range(3000)])
-    among = denoiser.noise_levels(3000, 2, random).view(3000, 2)[:, 0].numpy()
+    alone = np.array([float(denoiser.denoising.noise_levels(1, 2, random)[0]) for _ in range(3000)])
+    among = denoiser.denoising.noise_levels(3000, 2, random).view(3000, 2)[:, 0].numpy()
     assert stats.ks_2samp(alone, among).pvalue > FALSE_ALARM
 
 
@@ -162,7 +162,7 @@ def test_a_class_is_kept_back_as_often_as_stated(tmp_path, rate):
     """Exact binomial test, false-alarm rate 1e-6; rows of one unit by coins of their own."""
     denoiser = make_denoiser(tmp_path, label_dropout=rate, draws=4)
     labels = torch.arange(3000) % 3
-    told = denoiser.objective(examples_of(torch.rand(3000, 1, 8, 8), labels), seeded())[0][2]
+    told = denoiser.denoising.objective(examples_of(torch.rand(3000, 1, 8, 8), labels), seeded())[0][2]
     missing = told == denoiser.live.nothing
     assert denoiser.live.nothing == 3
     assert torch.equal(told[~missing], labels.repeat_interleave(4)[~missing])
@@ -174,7 +174,7 @@ def test_a_class_is_kept_back_as_often_as_stated(tmp_path, rate):
 
 def test_data_without_labels_have_one_class(tmp_path):
     denoiser = make_denoiser(tmp_path, tiny_data("unlabelled"), draws=2)
-    (seen, _, told), loss = denoiser.objective(examples_of(torch.rand(6, 1, 8, 8)), seeded())
+    (seen, _, told), loss = denoiser.denoising.objective(examples_of(torch.rand(6, 1, 8, 8)), seeded())
     assert told.tolist() == [0] * 12
     answers = denoiser.live.network(seen, torch.zeros(12), told)
     assert loss(answers).shape == (12,)
@@ -188,7 +188,7 @@ def test_the_loss_is_that_of_edm(tmp_path, draws):
     """lambda(sigma) |D(x + n; sigma) - x|^2 over the draws, with D and lambda written out from the paper, by hand."""
     denoiser = make_denoiser(tmp_path, draws=draws, label_dropout=0.0)
     pixels = torch.linspace(0, 1, 3 * 64).view(3, 1, 8, 8)
-    (seen, times, _), loss = denoiser.objective(examples_of(pixels, torch.zeros(3).long()), seeded(3))
+    (seen, times, _), loss = denoiser.denoising.objective(examples_of(pixels, torch.zeros(3).long()), seeded(3))
     answers = torch.randn(3 * draws, 1, 8, 8, dtype=torch.float64)
     found = loss(answers)
     for row in range(3 * draws):
@@ -205,7 +205,7 @@ def test_the_loss_of_a_unit_is_the_mean_over_its_draws(tmp_path):
     pixels, labels = torch.rand(2, 1, 8, 8), torch.zeros(2).long()
     for draws in (1, 2, 8):
         denoiser = make_denoiser(tmp_path / str(draws), draws=draws, noise_deviation=1e-6, noise_mean=2.0)
-        (seen, _, _), loss = denoiser.objective(examples_of(pixels, labels), seeded())
+        (seen, _, _), loss = denoiser.denoising.objective(examples_of(pixels, labels), seeded())
         losses = loss(torch.zeros_like(seen)).view(2, draws).sum(dim=1)
         assert (losses > 0).all()
         assert float(losses.max()) < 5

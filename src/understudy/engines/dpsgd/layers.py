@@ -192,9 +192,7 @@ def _formed_on_card(tapped: Tapped) -> Gradients:
 
     layer = tapped.layer
     assert isinstance(layer, nn.Conv2d)
-    images, slopes = (
-        side.contiguous(memory_format=torch.channels_last) for side in (tapped.inputs, tapped.slopes)
-    )
+    images, slopes = (side.contiguous(memory_format=torch.channels_last) for side in (tapped.inputs, tapped.slopes))
     formed = unit_gradients(images, slopes, tapped.rows, layer.stride[0], tapped.precision)
     pieces: tuple[Piece, ...] = (Rows(("weight",), formed.weight.flatten(1)),)
     if layer.bias is not None:

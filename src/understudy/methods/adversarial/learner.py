@@ -6,7 +6,6 @@ post-processing. For the method ``gan`` the discriminator is not private, and ne
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +15,7 @@ from torch.nn import functional
 from understudy.devices import low_precision
 from understudy.engines.dpsgd.step import PrivateStep
 from understudy.engines.embedding.start import EmbeddingStart
-from understudy.engines.learner import Learner, LearnerOptions
-from understudy.files import make_private_folder, write_bytes
+from understudy.engines.learner import Learner, LearnerOptions, save_picture
 from understudy.methods.adversarial.schedule import StepSchedule
 from understudy.models.generator import GeneratorConfig
 from understudy.runs.loop import Stateful
@@ -116,19 +114,3 @@ class GanWatch:
         self._seen.clear()
         self._run.report(step, **public, **self._latest)
         self._run.diagnose(step, **values_private)
-
-
-def save_picture(images: Tensor, columns: int, path: Path) -> None:
-    """Write 8-bit images (N, C, H, W) as one PNG with ``columns`` of them in a row, for the owner of the run."""
-    from io import BytesIO
-
-    from PIL import Image
-
-    count, channels, height, width = images.shape
-    rows = count // columns
-    tiled = images.view(rows, columns, channels, height, width).permute(0, 3, 1, 4, 2)
-    pixels = tiled.reshape(rows * height, columns * width, channels).cpu().numpy()
-    content = BytesIO()
-    Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels).save(content, format="PNG")
-    make_private_folder(path.parent, "run")
-    write_bytes(path, content.getvalue(), private=True)

@@ -38,7 +38,7 @@ from understudy.privacy.plan import Plan
 
 if TYPE_CHECKING:
     from understudy.engines.embedding.start import EmbeddingStart
-    from understudy.methods.diffusion.denoising import Denoiser
+    from understudy.methods.diffusion.learner import Denoiser
     from understudy.models.generator import DiffusionGeneratorConfig, Generator
     from understudy.runs.run import Run
 
@@ -166,7 +166,7 @@ class DpDiffusion(Method):
         """Release the start, warm up on it, then T private steps; the average of the weights is the generator."""
         from understudy.engines.dpsgd.step import PrivateStep, StepOptions
         from understudy.engines.embedding.start import EmbeddingStart
-        from understudy.methods.diffusion.denoising import Denoiser
+        from understudy.methods.diffusion.learner import Denoiser
         from understudy.runs.loop import Resumable
 
         config = run.plan.config_as(DpDiffusionConfig)
@@ -174,7 +174,7 @@ class DpDiffusion(Method):
         denoiser = Denoiser(run, network_config(config, run.plan.domain, start), config.method)
         privacy, rate = config.privacy, config.method.learning_rate or 1e-3
         options = StepOptions(privacy.batch or 1, privacy.clip, rate, config.method.betas, rows=config.method.draws)
-        stepping = PrivateStep(run, denoiser.live.network, denoiser.objective, options, run.plan.events[0])
+        stepping = PrivateStep(run, denoiser.live.network, denoiser.denoising.objective, options, run.plan.events[0])
         progress = Resumable(run, denoiser.released, {"live": denoiser.live, "optimizer": stepping.optimizer})
         if not progress.resumed:
             _warm_up(run, denoiser, start)
