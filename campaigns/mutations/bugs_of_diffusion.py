@@ -6,6 +6,7 @@ from .planting import Bug, Patch, bug
 
 STEP, LAYERS = "engines/dpsgd/step.py", "engines/dpsgd/layers.py"
 DENOISING, CENTRAL = "methods/diffusion/denoising.py", "methods/diffusion/central_images.py"
+LEARNER = "methods/diffusion/learner.py"
 METHOD = "methods/diffusion/dp_diffusion.py"
 _UNITS = "tests/engines/dpsgd/test_units.py"
 _LOSS = "tests/methods/diffusion/test_denoising.py"
@@ -147,7 +148,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "the warm-up looks at records",
-        DENOISING,
+        LEARNER,
         "        config, device = self._config.warm_up, self._run.device\n",
         "        config, device = self._config.warm_up, self._run.device\n"
         "        images = torch.cat([images, torch.from_numpy(self._run.data.images).to(device)])\n"

@@ -14,7 +14,7 @@ from understudy.data.domain import Domain
 from understudy.errors import InputError
 from understudy.methods.base import configure
 from understudy.methods.config import build_config
-from understudy.methods.diffusion.denoising import Denoiser
+from understudy.methods.diffusion.denoising import Denoising
 from understudy.methods.diffusion.dp_diffusion import CENTRAL_IMAGES, DpDiffusionConfig
 from understudy.methods.registry import get_method
 from understudy.privacy.budget import Budget
@@ -171,9 +171,9 @@ def test_a_step_shows_the_network_all_draws_of_a_record_as_one_unit(tmp_path, mo
     from understudy.engines.dpsgd import step
 
     seen: list[tuple[int, int]] = []
-    genuine, objective = step.PrivateStep.__init__, Denoiser.objective
+    genuine, objective = step.PrivateStep.__init__, Denoising.objective
 
-    def watched(self: Denoiser, examples: Any, random: torch.Generator) -> Any:
+    def watched(self: Denoising, examples: Any, random: torch.Generator) -> Any:
         inputs, loss = objective(self, examples, random)
         seen.append((len(examples.images), len(inputs[0])))
         return inputs, loss
@@ -182,7 +182,7 @@ def test_a_step_shows_the_network_all_draws_of_a_record_as_one_unit(tmp_path, mo
         assert options.rows == 3
         genuine(self, run, network, given, options, *others)
 
-    monkeypatch.setattr(Denoiser, "objective", watched)
+    monkeypatch.setattr(Denoising, "objective", watched)
     monkeypatch.setattr(step.PrivateStep, "__init__", noted)
     tiny_train("dp-diffusion", tiny_data(), tmp_path / "run", method={"draws": 3})
     assert all(rows == 3 * units for units, rows in seen)
