@@ -73,6 +73,7 @@ def test_a_wrong_signature_is_refused_with_exit_code_one(call: Caller, signed: P
     assert answer.json()["signature"]["state"] == answer.json()["verdict"] == "refused"
 
 
+@pytest.mark.slow
 def test_other_commands_read_a_signed_release(
     call: Caller, run: Path, signed: Path, keys: dict[str, str], archive: Path, tmp_path: Path
 ):

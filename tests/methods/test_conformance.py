@@ -49,7 +49,10 @@ RUNTIME_VALUES: dict[str, list[Any]] = {
     "checkpoint_seconds": [0.001, 3600.0],
 }
 
-every_case = pytest.mark.parametrize("case", EVERY_CASE)
+SLOW_CASES = {"dp-diffusion from central images"}  # beside the tests of their own
+every_case = pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case in SLOW_CASES else ()) for case in EVERY_CASE]
+)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
