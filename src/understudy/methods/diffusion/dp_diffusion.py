@@ -85,7 +85,7 @@ class DpDiffusionMethodConfig(Config):
     label_dropout: Share = 0.1  # so often the class is not told, which guidance needs
     learning_rate: Positive | None = None
     rising_steps: Natural = 20  # in which it is reached: Adam's first steps would spoil the start
-    last_rate: Share = 0.1  # of it, to which it falls in a straight line
+    last_rate: Annotated[float, Field(ge=0, le=1)] = 0.1  # of it, to which it falls in a straight line
     betas: tuple[Share, Share] = (0.9, 0.999)
     average_decay: Share = 0.99
     warm_up: WarmUpConfig = WarmUpConfig()
@@ -127,7 +127,7 @@ _DPDM = {
         "noise_deviation": 1.2,
         "learning_rate": 3e-4,
         "rising_steps": 0,
-        "last_rate": 0.999999,
+        "last_rate": 1.0,
         "average_decay": 0.999,
         "sampler": {"steps": 500, "churn": 50.0},
     },
