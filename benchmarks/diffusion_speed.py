@@ -13,7 +13,6 @@ It runs in TF32 and in bfloat16, and the faster is the rival. Rates count a reco
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 import warnings
@@ -25,7 +24,7 @@ from typing import Any
 import torch
 
 from discriminator_speed import RECORDS, SHAPE, free_memory, peak_gib, random_data, seconds_each, synchronize
-from record import command_line, current_commit, device_name
+from record import device_name, write_speeds
 from understudy.data.dataset import ImageDataset
 from understudy.engines.dpsgd.step import PrivateStep, StepOptions
 from understudy.methods.base import configure
@@ -63,7 +62,7 @@ def main() -> None:
     if ours[1] is not None:
         note(made, f"memory of the step, {size}", "GiB", ours[1], rivals[way][1])
     note(made, f"{options.samples} samples by 18 Heun steps", "s", sampling_seconds(data, options, device), None)
-    write(made, device, options)
+    write_speeds("diffusion", made, device, options)
 
 
 def parse() -> argparse.Namespace:
@@ -163,19 +162,6 @@ def note(rows: list[Row], what: str, unit: str, ours: float, rival: float | None
     better = None if rival is None else (ours / rival if unit == "1/s" else rival / ours)
     rows.append({"what": what, "unit": unit, "ours": ours, "rival": rival, "ratio": better})
     print(f"{what:80s} {unit:4s} {ours:12.3f} {rival or 0:12.3f} {better or 0:8.2f}", flush=True)
-
-
-def write(rows: list[Row], device: torch.device, options: argparse.Namespace) -> None:
-    suffix = "" if device.type == "cuda" else "-cpu"
-    path = options.json or Path(__file__).parent / "results" / f"speed-diffusion{suffix}.json"
-    body = {
-        "device": device_name(device),
-        "command": command_line(("--json", "--commit")),
-        "commit": options.commit or current_commit(),
-        "rows": rows,
-    }
-    path.write_text(json.dumps(body, indent=1) + "\n")
-    print(f"wrote {path}")
 
 
 if __name__ == "__main__":

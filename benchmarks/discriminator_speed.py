@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import tempfile
 import time
 import warnings
@@ -27,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from record import command_line, current_commit, device_name
+from record import device_name, write_speeds
 from understudy.configs import MethodConfig
 from understudy.data.arrays import from_arrays
 from understudy.data.dataset import ImageDataset
@@ -58,7 +57,7 @@ def main() -> None:
         ours = {name: measure(ours_step, name, batch, data, options) for name in options.precisions.split(",")}
         rivals = {name: measure(opacus_step, name, batch, data, options) for name in options.rivals.split(",") if name}
         add_rows(rows, batch, ours, rivals)
-    write(rows, device, options)
+    write_speeds("discriminator", rows, device, options)
 
 
 def parse() -> argparse.Namespace:
@@ -243,19 +242,6 @@ def add_rows(rows: list[Row], batch: int, ours: dict[str, Any], rivals: dict[str
                 ratio = other / own if other else None
                 rows.append({"what": what, "unit": unit, "ours": own, "rival": other, "ratio": ratio})
                 print(f"{what:75s} {unit:4s} {own:10.3f} {other or 0:10.3f} {ratio or 0:8.2f}", flush=True)
-
-
-def write(rows: list[Row], device: torch.device, options: argparse.Namespace) -> None:
-    suffix = "" if device.type == "cuda" else "-cpu"
-    path = options.json or Path(__file__).parent / "results" / f"speed-discriminator{suffix}.json"
-    body = {
-        "device": device_name(device),
-        "command": command_line(("--json", "--commit")),
-        "commit": options.commit or current_commit(),
-        "rows": rows,
-    }
-    path.write_text(json.dumps(body, indent=1) + "\n")
-    print(f"wrote {path}")
 
 
 if __name__ == "__main__":

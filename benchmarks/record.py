@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import platform
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -39,6 +42,20 @@ def command_line(leave_out: tuple[str, ...] = (), flags: tuple[str, ...] = ()) -
         else:
             kept.append(word)
     return shlex.join(["python", sys.argv[0], *kept])
+
+
+def write_speeds(name: str, rows: list[dict[str, Any]], device: torch.device, options: argparse.Namespace) -> None:
+    """The rows of a speed benchmark, into ``options.json`` or ``speed-<name>.json`` (``-cpu`` on a processor)."""
+    suffix = "" if device.type == "cuda" else "-cpu"
+    path = options.json or Path(__file__).parent / "results" / f"speed-{name}{suffix}.json"
+    body = {
+        "device": device_name(device),
+        "command": command_line(("--json", "--commit")),
+        "commit": options.commit or current_commit(),
+        "rows": rows,
+    }
+    path.write_text(json.dumps(body, indent=1) + "\n")
+    print(f"wrote {path}")
 
 
 def seconds_on_record(run: Path) -> float:
