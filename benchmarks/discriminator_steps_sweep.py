@@ -104,7 +104,11 @@ def score(release: us.Release, options: argparse.Namespace, metrics: str) -> dic
     real_train, real_test = us.load(options.dataset), us.load(options.dataset, split="test")
     images, labels = release.sample(options.samples)
     config = EvaluationConfig(
-        device=options.device, weights=options.weights, precision=options.inception, real_data_private=False
+        device=options.device,
+        weights=options.weights,
+        precision=options.inception,
+        real_data_private=False,
+        reference=False,
     )
     pairs = ((real_train.images, real_train.labels), (real_test.images, real_test.labels))
     names = metrics.split(",")

@@ -79,7 +79,11 @@ def score(options: argparse.Namespace, train: us.ImageDataset, test: us.ImageDat
         images, labels, promised = generated(options, train)
     started = time.perf_counter()
     config = EvaluationConfig(
-        device=options.device, weights=options.weights, precision=options.precision, real_data_private=False
+        device=options.device,
+        weights=options.weights,
+        precision=options.precision,
+        real_data_private=False,
+        reference=False,
     )
     config = replace(config, fast=options.fast, classes=train.domain.classes)
     pairs = ((train.images, train.labels), (test.images, test.labels))

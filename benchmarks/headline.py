@@ -140,7 +140,11 @@ def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:
     images, labels = release.sample(options.samples, temperature=options.temperature)
     channels_first = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
     config = EvaluationConfig(
-        device=options.device, weights=options.weights, precision=options.precision, real_data_private=False
+        device=options.device,
+        weights=options.weights,
+        precision=options.precision,
+        real_data_private=False,
+        reference=False,
     )
     pairs = ((real_train.images, real_train.labels), (real_test.images, real_test.labels))
     result = evaluate(channels_first, labels, *pairs, options.metrics.split(","), config)

@@ -83,7 +83,7 @@ def write_curve(folder: Path) -> Path:
 def test_one_run_with_everything(browser: Browser, run: Path, tmp_path: Path, width: int):
     options = ReportOptions(train_data=tiny_data(), test_data=tiny_data(seed=1))
     page = browser.open(write_report([run], tmp_path / "report.html", options), width)
-    assert_sound(page, pictures=4 + 2, charts=6)
+    assert_sound(page, pictures=4 + 2 * 3 + 2, charts=6)
     assert page.ask(_OVERFLOW) == 0
     assert headings_skip_no_level(page)
 

@@ -155,9 +155,42 @@ def test_nearest_neighbours_show_real_records_under_a_stamp(run: Path, tmp_path:
     assert "median distance, held-out real" in text
     assert STAMP in text
     assert "shows real records" in text
-    assert text.count("data:image/png;base64,") == 6
+    assert text.count("data:image/png;base64,") == 12  # four classes, three beside real ones, neighbours
     with pytest.raises(InputError, match="public page"):
         write_report([run], tmp_path / "report.html", ReportOptions(train_data=tiny_data(), public=True))
+
+
+def test_real_images_stand_beside_generated_ones_of_the_same_class_only_where_asked(run: Path, tmp_path: Path):
+    assert "Beside real images" not in write_report([run], tmp_path / "report.html").read_text()
+    options = ReportOptions(train_data=tiny_data())
+    text = write_report([run / "release"], tmp_path / "report.html", options).read_text()
+    section = text[text.index("Beside real images") :]
+    assert section.index(STAMP) < section.index("Real records of class 0")
+    assert text.count('alt="Real records of class') == 3, "the real data have three of the four classes"
+
+
+def test_scores_stand_beside_chance_and_real_images(run: Path, tmp_path: Path):
+    beside = {"chance": 0.1, "chance_means": "guessing", "real": 0.975, "recovered": 0.28}
+    worth = {**beside, "verdict": "recovers 28 % of what real images give"}
+    figures = [
+        {"name": "cnn", "value": 0.345, "accuracy": 0.345, "yardstick": worth},
+        {"name": "mlp", "value": 0.3, "accuracy": 0.3, "yardstick": "broken"},
+    ]
+    (run / "evaluation.json").write_text(json.dumps({"figures": figures, "samples": 500, "stamp": STAMP}))
+    text = write_report([run], tmp_path / "report.html").read_text()
+    assert "recovers 28 % of what real images give (guessing 10.0 %, real images 97.5 %)" in text
+    known = write_run(tmp_path / "known", name="mnist")  # published figures stand in a table of their own
+    (known / "evaluation.json").write_text((run / "evaluation.json").read_text())
+    assert "CNN: recovers 28 %" in write_report([known], tmp_path / "report.html").read_text()
+
+
+def test_class_names_are_shown_in_full(tmp_path: Path):
+    names = ("parasitised cells of the second series", "uninfected cells of the second series")
+    release = make_release(classes=2, class_names=names).save(tmp_path / "named")
+    text = write_report([release], tmp_path / "report.html").read_text()
+    for name in names:
+        assert f'<span class="label">{name}</span>' in text
+    assert "text-overflow" not in text
 
 
 def test_a_generator_without_privacy_is_stamped_and_never_public(tmp_path: Path):

@@ -36,8 +36,8 @@ def command(
     say(f"2/5  draw {_SAMPLES} samples")
     _sample(run, out / "samples.npz")
     say("3/5  train a classifier on samples, test it on real digits that were held out")
-    accuracy = _evaluate(run)
-    say(f"     accuracy {100 * accuracy:.1f} % (not private: do not publish; these digits are public)")
+    accuracy, verdict = _evaluate(run)
+    say(f"     accuracy {100 * accuracy:.1f} %: {verdict} (not private: do not publish; these digits are public)")
     say("4/5  write the report")
     page = write_report([run], out / "report.html")
     say("5/5  verify the release")
@@ -78,10 +78,11 @@ def _sample(run: Path, destination: Path) -> None:
     export(images, labels, destination, release.domain.class_names)
 
 
-def _evaluate(run: Path) -> float:
+def _evaluate(run: Path) -> tuple[float, str]:
     from understudy.api import EvaluateOptions, evaluate_release
     from understudy.data.sources import DataOptions
     from understudy.progress import show_scoring
 
     drawn = EvaluateOptions(_SAMPLES, scoring=show_scoring)
-    return float(evaluate_release(run, DataOptions("digits"), ["cnn"], drawn)["cnn_accuracy"])
+    result = evaluate_release(run, DataOptions("digits"), ["cnn"], drawn)
+    return float(result["cnn_accuracy"]), str(result["figures"][0]["yardstick"]["verdict"])

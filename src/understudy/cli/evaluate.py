@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,6 +40,12 @@ def command(
     fast: Annotated[
         bool, typer.Option("--fast", help="Train classifiers on fewer images; the output says what was left out.")
     ] = False,
+    reference: Annotated[
+        bool,
+        typer.Option(
+            help="Put beside each score what real images give in its place; the first time that takes as long again."
+        ),
+    ] = True,
     workers: Annotated[
         int | None, typer.Option("--workers", help="Classifiers trained side by side; by default one on each core.")
     ] = None,
@@ -63,7 +69,10 @@ def command(
     declare: common.Declare = None,
     as_json: common.Json = False,
 ) -> None:
-    """Compare samples with real images and train classifiers on them; the figures are stamped not private."""
+    """Compare samples with real images and train classifiers on them; the figures are stamped not private.
+
+    Every score stands beside what chance gives and what real images give in its place, with a verdict in words.
+    """
     from understudy.api import EvaluateOptions, evaluate_release
     from understudy.evaluate.evaluation import EvaluationConfig
     from understudy.evaluate.fid import FidConfig
@@ -78,6 +87,7 @@ def command(
         weights=weights,
         fid=FidConfig(allow_few=allow_few),
         fast=fast,
+        reference=reference,
         cache=private_folder() if cache else None,
         crew=Crew(workers),
     )
@@ -96,19 +106,26 @@ def command(
 
 
 def describe(result: dict[str, Any]) -> Iterator[str]:
-    """The figures as lines of text, the stamp last."""
+    """The figures as lines of text, each beside its yardstick, the stamp last."""
     width = max(20, *(len(figure["name"]) + 2 for figure in result["figures"]))
     for figure in result["figures"]:
-        is_share = "accuracy" in figure or figure["name"] in _SHARES
-        line = f"{figure['name']:<{width}}" + (_percent(figure["value"]) if is_share else f"{figure['value']:.4g}")
-        if "real_accuracy" in figure:
-            line += f"  of {_percent(figure['real_accuracy'])} with real data: {_percent(figure['calibrated'])}"
+        shown = _percent if "accuracy" in figure or figure["name"] in _SHARES else "{:.4g}".format
+        line = f"{figure['name']:<{width}}{shown(figure['value']):<8}"
+        if "yardstick" in figure:
+            line += f"  {_beside(figure['yardstick'], shown)}"
         if "settings" in figure:
             memory = f", {figure['memory_mb']} MB" if figure["memory_mb"] else ""
             line += f"  ({figure['seconds']:.1f} s{memory})" + (f"  {figure['note']}" if figure["note"] else "")
         yield line
     yield from (f"fast: {sentence}" for sentence in result["left_out"])
     yield f"({result['stamp'] or 'the real data were declared public'})"
+
+
+def _beside(yardstick: Mapping[str, Any], shown: Callable[[float], str]) -> str:
+    """The verdict, and the two figures that it rests on."""
+    beside = [f"{yardstick['chance_means']} {shown(yardstick['chance'])}"]
+    beside += [] if yardstick["real"] is None else [f"real images {shown(yardstick['real'])}"]
+    return f"{yardstick['verdict']} ({', '.join(beside)})"
 
 
 def _percent(share: float) -> str:

@@ -31,7 +31,10 @@ def command(
         bool, typer.Option("--public", help="Leave out everything that was computed with private data.")
     ] = False,
     data: Annotated[
-        str | None, typer.Option("--data", help="The real data: shows the nearest real image of generated ones.")
+        str | None,
+        typer.Option(
+            "--data", help="The real data: shows real images beside generated ones, by class and the nearest; stamped."
+        ),
     ] = None,
     records: common.Records = None,
     classes: common.Classes = None,

@@ -20,6 +20,7 @@ from understudy.evaluate.classifiers import ClassifierSetup, classifier_entry
 from understudy.evaluate.downstream import DownstreamResult, LabelledImages
 from understudy.evaluate.parallel import Crew, DownstreamProgress, downstream_accuracies
 from understudy.evaluate.private_cache import content_hash, keep_json, kept_json
+from understudy.evaluate.yardsticks import accuracy_yardstick
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,23 @@ class DownstreamSummary:
     calibrated: float | None  # None where no reference accuracy was measured
     classifiers: int
 
-    def figures(self) -> list[dict[str, Any]]:
-        """As figures of an evaluation."""
+    def figures(
+        self, chance: float | None = None, reference: Mapping[str, float] | None = None
+    ) -> list[dict[str, Any]]:
+        """As figures of an evaluation, beside yardsticks where ``chance`` and the reference accuracies are known."""
         plain = {"classifiers": self.classifiers}
-        found = [{"name": "average_accuracy", "value": self.average, "accuracy": self.average, **plain}]
+        found: list[dict[str, Any]] = [
+            {"name": "average_accuracy", "value": self.average, "accuracy": self.average, **plain}
+        ]
         if self.calibrated is not None:
             found.append({"name": "calibrated_accuracy", "value": self.calibrated, **plain})
+        if chance is not None and reference:
+            real = list(reference.values())
+            guessed = (chance, float(np.mean([ratio(chance, each) for each in real])))
+            given = (float(np.mean(real)), 1.0)
+            for figure, low, high in zip(found, guessed, given, strict=False):
+                beside = accuracy_yardstick(figure["value"], low, high, None, "the same classifiers")
+                figure["yardstick"] = beside.as_dict()
         return found
 
 

@@ -22,11 +22,20 @@ from understudy.evaluate.checks import Images, Labels, check_every_class, check_
 from understudy.evaluate.classifiers import CLASSIFIERS, FAST_EPOCHS, ClassifierSetup, check_installed
 from understudy.evaluate.cnn import CnnConfig, Counter, TrainedCnn
 from understudy.evaluate.downstream import LabelledImages
-from understudy.evaluate.fid import FidConfig, LenetFeatures, check_counts, fid
+from understudy.evaluate.fid import (
+    FeatureNetwork,
+    FidConfig,
+    LenetFeatures,
+    check_counts,
+    fid,
+    fid_bounds,
+    reference_statistics,
+)
 from understudy.evaluate.inception import FeaturePrecision, InceptionFeatures, find_weights
-from understudy.evaluate.inception_score import score_images, scorer_config, trained_scorer
+from understudy.evaluate.inception_score import inception_score, score_images, scorer_config, trained_scorer
 from understudy.evaluate.parallel import Crew, Listeners, downstream_accuracies
 from understudy.evaluate.private_cache import check_folder
+from understudy.evaluate.yardsticks import NO_CLASS, NOISE, accuracy_yardstick, chance_accuracy, score_yardstick
 
 STAMP = "not private: do not publish"
 DEFAULT_METRICS = ("fid", "is", "cnn")
@@ -47,6 +56,7 @@ class EvaluationConfig:
     seed: int = 0
     fast: bool = False  # classifiers train on fewer images and for fewer epochs; the result says what was left out
     cache: Path | None = None  # folder for what follows from the real data alone; private like the data
+    reference: bool = True  # beside each score what real images give in its place; False saves the time it takes
     crew: Crew = field(default_factory=Crew)  # who trains the downstream classifiers
     listener: Callable[[str, int, int], None] | None = None  # hears of other work: what, how many of how many are done
 
@@ -108,8 +118,9 @@ def evaluate(
     """Score generated images against real ones.
 
     ``metrics`` are names out of ``fid``, ``fid[lenet]``, ``is``, the registered classifiers, and ``downstream`` for all
-    of these classifiers with their average and their calibrated accuracy, for which they are trained on the real data
-    too. All inputs and the weights are checked before the first figure is computed.
+    of these classifiers with their average and their calibrated accuracy. Beside each score stands its yardstick: what
+    chance gives, and what real images give in its place, for which classifiers are trained on the real data too, once
+    for each data set where there is a cache. All inputs and the weights are checked before any figure is computed.
 
     Privacy: reads the real data without noise; see the module's note on the stamp.
     """
@@ -152,32 +163,51 @@ class _Run:
     real_classifier: TrainedCnn | None = None
 
     def figure(self, name: str) -> dict[str, Any]:
-        """One metric as plain data."""
-        images, reference = self.generated.images, self.real_test.images
+        """One metric as plain data, beside its yardstick."""
         if name == "fid" and self.inception is not None:
-            return fid(images, reference, self.inception, self._fid_config()).as_dict()
-        if name == "fid[lenet]":
-            return fid(images, reference, LenetFeatures(self.classifier()), self._fid_config()).as_dict()
+            return self._distance(self.inception)
         classifier = self.classifier()
-        accuracy = float(np.mean(classifier.predict(reference) == self.real_test.labels))
-        return score_images(images, classifier, accuracy).as_dict()
+        if name == "fid[lenet]":
+            return self._distance(LenetFeatures(classifier))
+        probabilities = classifier.probabilities(self.real_test.images)
+        accuracy = float(np.mean(probabilities.argmax(axis=1) == self.real_test.labels))
+        figure = score_images(self.generated.images, classifier, accuracy).as_dict()
+        beside = score_yardstick(figure["value"], 1.0, NO_CLASS, inception_score(probabilities), "real test images")
+        return figure | {"yardstick": beside.as_dict()}
+
+    def _distance(self, network: FeatureNetwork) -> dict[str, Any]:
+        """A Fréchet distance, between those of noise and of real training images."""
+        config, reference = self._fid_config(), self.real_test.images
+        statistics = reference_statistics(reference, network, config.statistics_cache)
+        figure = fid(self.generated.images, reference, network, config, statistics).as_dict()
+        if not self.config.reference:
+            return figure
+        config = replace(config, listener=self._listener("real images through the network, to compare with"))
+        bounds = fid_bounds(self.real_train.images, reference, network, config, statistics)
+        beside = score_yardstick(figure["value"], bounds.noise, NOISE, bounds.real, "real training images")
+        return figure | {"yardstick": beside.as_dict()}
 
     def downstream(self, names: list[str], calibrate: bool) -> dict[str, dict[str, Any]]:
-        """The accuracy of each classifier, beside the one after training on real data and their averages if asked."""
+        """The accuracy of each classifier, beside chance and the one after training on real data; averages if asked."""
         if not names:
             return {}
         config = self.config
         setup = ClassifierSetup(self.classes, config.seed, config.cnn, fast=config.fast)
         results = downstream_accuracies(names, self.generated, self.real_test, setup, config.crew)
-        figures = {name: result.as_dict() for name, result in results.items()}
+        figures, reference = {name: result.as_dict() for name, result in results.items()}, {}
+        if config.reference or calibrate:
+            real = (self.real_train, self.real_test)
+            reference = reference_accuracies(names, real, setup, config.crew, config.cache)
+        chance = chance_accuracy(self.real_test.labels)
+        for name, figure in figures.items():
+            if reference:
+                figure |= {"real_accuracy": reference[name], "calibrated": ratio(figure["value"], reference[name])}
+            beside = accuracy_yardstick(figure["value"], chance, reference.get(name), figure["tested_on"])
+            figure["yardstick"] = beside.as_dict()
         if not calibrate:
             return figures
-        real = (self.real_train, self.real_test)
-        reference = reference_accuracies(names, real, setup, config.crew, config.cache)
-        for name, figure in figures.items():
-            figure |= {"real_accuracy": reference[name], "calibrated": ratio(figure["value"], reference[name])}
         summary = summarise(results, reference)
-        return figures | {figure["name"]: figure for figure in summary.figures()}
+        return figures | {figure["name"]: figure for figure in summary.figures(chance, reference)}
 
     def classifier(self) -> TrainedCnn:
         """The classifier trained on the real training set, trained at most once."""

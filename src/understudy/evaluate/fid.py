@@ -28,9 +28,11 @@ from understudy.errors import InputError
 from understudy.evaluate.checks import Images, check_images, check_same_shape
 from understudy.evaluate.cnn import PREDICTION_BATCH, Counter, TrainedCnn
 from understudy.evaluate.inception import InceptionFeatures
-from understudy.evaluate.private_cache import content_hash, keep
+from understudy.evaluate.private_cache import content_hash, keep, keep_json, kept_json
+from understudy.evaluate.yardsticks import noise_images
 
 PUBLISHED_SAMPLES, PUBLISHED_REFERENCE = 60_000, 10_000
+_BOUND_IMAGES, _NOISE_IMAGES = 10_000, 2_500  # real ones and such of noise, to stand beside a score
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,17 @@ class FidResult:
         return {**self.__dict__, "notes": list(self.notes)}
 
 
-def fid(images: Images, reference: Images, network: FeatureNetwork, config: FidConfig | None = None) -> FidResult:
-    """Distance of ``images`` from ``reference``, which is the real test set in the published protocol."""
+def fid(
+    images: Images,
+    reference: Images,
+    network: FeatureNetwork,
+    config: FidConfig | None = None,
+    statistics: FeatureStatistics | None = None,
+) -> FidResult:
+    """Distance of ``images`` from ``reference``, which is the real test set in the published protocol.
+
+    ``statistics`` are those of the reference set, where the caller has them already.
+    """
     config = config or FidConfig()
     started = time.perf_counter()
     check_images(images, "images")
@@ -68,11 +79,42 @@ def fid(images: Images, reference: Images, network: FeatureNetwork, config: FidC
     check_same_shape(images, reference)
     check_counts(len(images), len(reference), network.dimensions, config.allow_few)
     notes = _notes(len(images), len(reference), network.dimensions)
-    real = reference_statistics(reference, network, config.statistics_cache)
+    real = statistics or reference_statistics(reference, network, config.statistics_cache)
     value = frechet_distance(real, feature_statistics(images, network, config.listener))
     name = "fid" if isinstance(network, InceptionFeatures) else f"fid[{network.name}]"
     seconds = time.perf_counter() - started
     return FidResult(name, value, len(images), len(reference), network.name, seconds, notes)
+
+
+@dataclass(frozen=True)
+class FidBounds:
+    """Between what a distance lies: that of pure noise, and that of real training images."""
+
+    noise: float
+    real: float
+
+
+def fid_bounds(
+    train: Images, reference: Images, network: FeatureNetwork, config: FidConfig, statistics: FeatureStatistics
+) -> FidBounds:
+    """The distances of noise and of real training images from ``reference``, kept like its statistics.
+
+    A few thousand images of each are enough to stand beside a score; fewer than a stable one needs are taken as they
+    are, since there are no others.
+    """
+    path = None
+    if config.statistics_cache is not None and network.key:
+        words = f"frechet-bounds-1|{network.key}|{_BOUND_IMAGES}"
+        path = config.statistics_cache / f"bounds-{content_hash(words, train, reference)}.json"
+        kept = kept_json(path, "real")
+        if kept is not None and isinstance(kept.get("noise"), float):
+            return FidBounds(kept["noise"], kept["real"])
+    real = train[np.sort(np.random.default_rng(0).permutation(len(train))[:_BOUND_IMAGES])]
+    noise = feature_statistics(noise_images(train, _NOISE_IMAGES), network)
+    found = [frechet_distance(statistics, each) for each in (noise, feature_statistics(real, network, config.listener))]
+    if path is not None:
+        keep_json(path, {"noise": found[0], "real": found[1]})
+    return FidBounds(*found)
 
 
 def check_counts(samples: int, reference: int, dimensions: int, allow_few: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The nearest real image of each generated one: a look whether the generator hands out copies. Never private."""
+"""Real images beside generated ones: of the same class, and the nearest, to see copies handed out. Never private."""
 
 from __future__ import annotations
 
@@ -58,6 +58,19 @@ def check_neighbours(release: Release, train: ImageDataset, test: ImageDataset |
     order = np.argsort(distances)[:_SHOWN]
     real = planes_last(train.images[nearest[order]])
     return NeighbourCheck(drawn[order], real, distances[order], distances, held_out)
+
+
+def real_rows(release: Release, train: ImageDataset, columns: int) -> list[tuple[str | None, NDArray[np.uint8]]]:
+    """The first real images of every class, under the names that the release gives to classes.
+
+    Privacy: these are private records; whatever shows them carries the stamp.
+    """
+    planes = planes_last(train.images)
+    if release.domain.classes is None or train.labels is None:
+        return [(None, planes[:columns])]
+    names = release.domain.class_names or [str(label) for label in range(release.domain.classes)]
+    found = ((name, planes[np.flatnonzero(train.labels == label)[:columns]]) for label, name in enumerate(names))
+    return [(name, images) for name, images in found if len(images)]
 
 
 def _size(shape: Any) -> str:

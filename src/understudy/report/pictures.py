@@ -13,7 +13,7 @@ from PIL import Image
 
 Pixels = NDArray[np.uint8]
 
-_SMALLEST_TILE = 56
+_SMALLEST_TILE = 96
 _GAP = 4
 
 

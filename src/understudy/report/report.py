@@ -17,7 +17,7 @@ from understudy.errors import InputError
 from understudy.files import write_text
 from understudy.release.verify import DOES_NOT_PROVE, PROVES
 from understudy.report import charts, pictures
-from understudy.report.neighbours import check_neighbours
+from understudy.report.neighbours import check_neighbours, real_rows
 from understudy.report.subjects import Subject, read_subject
 from understudy.report.sweeps import is_sweep, sweep_view
 from understudy.report.views import STAMP, View, build_view
@@ -27,7 +27,7 @@ _COMPARED_COLUMNS = 5
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What goes onto the page: real data for the nearest-neighbour check, or nothing that is private."""
+    """What goes onto the page: real data to be shown beside generated ones, or nothing that is private."""
 
     train_data: ImageDataset | None = None
     test_data: ImageDataset | None = None
@@ -88,7 +88,10 @@ def _read(path: Path | str, options: ReportOptions) -> Subject:
     subject = read_subject(path, options.public, options.keys)
     if options.train_data is None or subject.release is None:
         return subject
-    return replace(subject, neighbours=check_neighbours(subject.release, options.train_data, options.test_data))
+    neighbours = check_neighbours(subject.release, options.train_data, options.test_data)
+    columns = max((len(images) for _, images in subject.rows), default=0)
+    rows = real_rows(subject.release, options.train_data, columns)
+    return replace(subject, neighbours=neighbours, real_rows=rows)
 
 
 def _render(views: Sequence[View], curves: Sequence[dict[str, Any]], notes: Sequence[str]) -> str:

@@ -44,6 +44,7 @@ class Subject:
     seconds: float | None = None  # private: how long the run had worked at its last report
     kept_claims: tuple[DataDependentClaim, ...] = ()  # private
     neighbours: NeighbourCheck | None = None  # private
+    real_rows: list[tuple[str | None, NDArray[np.uint8]]] = field(default_factory=list)  # private: records by class
 
     @property
     def method(self) -> str | None:

@@ -32,6 +32,7 @@ _TITLES = {
 }
 _IN_TABLE = ("fid", "is", "cnn")  # figures that stand beside published ones where there are any
 _MOST_PANELS = 4
+_SHORT_NAME = 3  # letters of a class name that fit beside its samples; longer ones stand above them
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,9 @@ def build_view(subject: Subject, number: int) -> View:
         "state": _state(subject),
         "facts": _facts(subject),
         "rows": [(label, pictures.strip(images)) for label, images in subject.rows],
+        "long_names": any(label is not None and len(label) > _SHORT_NAME for label, _ in subject.rows),
+        "left_out": _left_out(subject),
+        "beside_real": _beside_real(subject),
         "guarantee": _guarantee(certificate, bound, f"attack-{number}") if certificate and bound else None,
         "checks": subject.verification.checks if subject.verification else (),
         "delta_remarks": subject.verification.remarks if subject.verification else (),
@@ -69,9 +73,24 @@ def build_view(subject: Subject, number: int) -> View:
         "not_private": certificate.not_private if certificate else None,
         "events": [meaning.event_in_words(event) for event in certificate.events] if certificate else [],
     }
-    stamped = [values[name] for name in ("diagnostics", "kept_claims", "neighbours", "not_private")]
+    stamped = [values[name] for name in ("diagnostics", "kept_claims", "neighbours", "not_private", "beside_real")]
     stamped.append(quality and quality["stamp"])
     return View(subject, bound, {**values, "private": any(part is not None for part in stamped)})
+
+
+def _left_out(subject: Subject) -> int:
+    """Classes of which no sample is shown."""
+    classes = subject.domain.classes if subject.domain else None
+    return max(0, classes - len(subject.rows)) if classes and subject.rows else 0
+
+
+def _beside_real(subject: Subject) -> dict[str, Any] | None:
+    """Generated and real images of each class that has both."""
+    real = dict(subject.real_rows)
+    rows = [
+        (name, pictures.strip(images), pictures.strip(real.pop(name))) for name, images in subject.rows if name in real
+    ]
+    return {"rows": rows, "stamp": STAMP} if rows else None
 
 
 def _bound(certificate: Certificate) -> meaning.AttackBound:
@@ -196,21 +215,23 @@ def _quality(subject: Subject) -> dict[str, Any] | None:
     published = _published(subject)
     figures = [figure for figure in known_figures(evaluation) if not (published and figure["name"] in _IN_TABLE)]
     bars = [
-        {"name": _title(figure), "share": min(1.0, max(0.0, float(figure["value"]))), "real": _beside_real(figure)}
+        {"name": _title(figure), "share": min(1.0, max(0.0, float(figure["value"]))), "worth": _worth(figure)}
         for figure in figures
         if _is_share(figure)
     ]
     numbers = [
-        {"name": _title(figure), "value": f"{float(figure['value']):.4g}"}
+        {"name": _title(figure), "value": f"{float(figure['value']):.4g}", "worth": _worth(figure)}
         for figure in figures
         if not _is_share(figure)
     ]
     tested = next(
         (figure["tested_on"] for figure in known_figures(evaluation) if isinstance(figure.get("tested_on"), int)), None
     )
+    in_table = [figure for figure in known_figures(evaluation) if published and figure["name"] in _IN_TABLE]
     return {
         "bars": bars,
         "numbers": numbers,
+        "worth": [(_title(figure), worth) for figure in in_table if (worth := _worth(figure))],
         "samples": evaluation.get("samples"),
         "left_out": [str(text) for text in _listed(evaluation.get("left_out"))],
         "tested": tested,
@@ -225,10 +246,18 @@ def _is_share(figure: Mapping[str, Any]) -> bool:
     return "accuracy" in figure or str(figure["name"]).endswith("_accuracy")
 
 
-def _beside_real(figure: Mapping[str, Any]) -> str | None:
-    """The accuracy after training on real data, where it was measured."""
-    real = figure.get("real_accuracy")
-    return f"{100 * real:.1f} %" if isinstance(real, (int, float)) else None
+def _worth(figure: Mapping[str, Any]) -> str | None:
+    """The verdict on a score, with what chance and what real images give in its place; older files have none."""
+    beside = figure.get("yardstick")
+    if not isinstance(beside, Mapping) or not isinstance(beside.get("verdict"), str):
+        return None
+    named = ((beside.get("chance_means", "chance"), beside.get("chance")), ("real images", beside.get("real")))
+    shown = [f"{name} {_shown(value, _is_share(figure))}" for name, value in named if isinstance(value, (int, float))]
+    return f"{beside['verdict']} ({', '.join(shown)})"
+
+
+def _shown(value: float, is_share: bool) -> str:
+    return f"{100 * value:.1f} %" if is_share else f"{value:.4g}"
 
 
 def _title(figure: Mapping[str, Any]) -> str:
@@ -244,8 +273,7 @@ def headline_figure(evaluation: Mapping[str, Any] | None, name: str) -> str | No
     """One figure as text: an accuracy in percent, anything else as a number."""
     for figure in known_figures(evaluation or {}):
         if figure["name"] == name:
-            value = float(figure["value"])
-            return f"{100 * value:.1f} %" if _is_share(figure) else f"{value:.4g}"
+            return _shown(float(figure["value"]), _is_share(figure))
     return None
 
 
