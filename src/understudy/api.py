@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.configs import MethodConfig
-from understudy.data.dataset import ImageDataset
-from understudy.data.domain import Domain
+from understudy.data.dataset import ImageDataset, check_enrolled
+from understudy.data.domain import Domain, refuse_people
 from understudy.data.sources import DataOptions
+from understudy.engines.teacher.config import TaughtConfig
 from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.files import file_sha256, make_folder, write_text
 from understudy.methods.base import Method, check_budget, configure
-from understudy.methods.config import build_config
+from understudy.methods.config import build_config, overlay
 from understudy.methods.registry import ANNOTATED, get_method, method_names
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import read_certificate
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from understudy.evaluate.evaluation import EvaluationConfig
     from understudy.evaluate.parallel import Listeners
     from understudy.methods.annotation import Annotation
+    from understudy.models.generator import Generator
+    from understudy.models.teacher import Teacher
     from understudy.progress import Watched
     from understudy.release.release import Release
 
@@ -70,6 +73,7 @@ class TrainOptions:
     moved: bool = False  # resume a run in another folder than it was started in: no other copy of it is continued
     transport: object | None = None  # how to reach the clients of a federation; None: simulated from the data
     witness: Callable[[str, Tensor], None] | None = None  # an audit's: is shown every sanitized value
+    before: Callable[[Plan], None] | None = None  # of ``start_run``: hears of the plan before it is begun, may refuse
 
 
 # From data to a release
@@ -126,8 +130,10 @@ def release_early(out: Path | str) -> Release:
             raise InputError(f"run: {folder.path} has no checkpoint yet, so there is no generator; use --resume")
         generator = build_generator(read_generator_config(checkpoint.state["generator"]))
         generator.load_state_dict(released_weights(checkpoint))
+        method = get_method(description.method)
+        generator = _taught_early(generator, build_config(method.config_type, description.config), folder, description)
         reason = f"released early after step {checkpoint.step}"
-        return certify(get_method(description.method), folder, description, ledger, generator, reason)
+        return certify(method, folder, description, ledger, generator, reason)
 
 
 def release_run(
@@ -180,11 +186,12 @@ def annotate(
     Privacy: the annotator's steps are planned, written to the ledger before use and charged in full. The certificate
     holds the generator's events and the annotator's, and its epsilon is that of their composition.
     """
-    from understudy.methods.annotation import AnnotatorConfig, check_base
+    from understudy.methods.annotation import NEW_ANNOTATOR, AnnotatorConfig, check_base
 
     options, annotation = options or TrainOptions(), _annotation(base)
     check_base(annotation.base, data.domain)
-    plan = annotation.plan(build_config(AnnotatorConfig, options.config or {}), data.domain, budget)
+    config = build_config(AnnotatorConfig, overlay(NEW_ANNOTATOR, options.config or {}))
+    plan = annotation.plan(config, data.domain, budget)
     return _begin(annotation, plan, data, Path(out), options, base)
 
 
@@ -212,24 +219,6 @@ def resume_annotation(data: ImageDataset, out: Path | str, options: TrainOptions
     return _continue(annotation, plan, data, folder, options or TrainOptions())
 
 
-def label_images(release: Release, images: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The labels that the annotator of a release gives to images (N, C, H, W); costs no privacy."""
-    import numpy as np
-    import torch
-
-    from understudy.models.annotator import AnnotatedGenerator
-
-    if not isinstance(release.generator, AnnotatedGenerator):
-        raise InputError("annotate: this release holds no annotator; make one with `understudy annotate`")
-    if images.ndim != 4 or images.shape[1:] != release.domain.shape:
-        shape = "x".join(str(side) for side in release.domain.shape)
-        raise InputError(
-            f"images: shape {images.shape}, but the annotator knows images of {shape}; pass --shape {shape}"
-        )
-    labels: NDArray[np.int64] = release.generator.annotate(torch.from_numpy(images)).argmax(dim=1).numpy()
-    return labels.astype(np.int64)
-
-
 def _annotation(base: Release) -> Annotation:
     from understudy.methods.annotation import Annotation, Base
 
@@ -253,11 +242,15 @@ def start_run(
 
     Privacy: as ``train``.
     """
-    configure(get_method(method), options.config or {}, options.preset)
+    implementation = get_method(method)
+    config = configure(implementation, options.config or {}, options.preset)
     data = source.load()
+    plan = _affordable_plan(implementation, config, data.domain, check_budget(implementation, budget))
+    if options.before is not None:
+        options.before(plan)
     with watch() as (listener, stop):
         watched = replace(options, listener=listener, stop_requested=stop, source=source.as_dict())
-        return train(method, data, budget, out, watched)
+        return _begin(implementation, plan, data, out, watched)
 
 
 def start_annotation(
@@ -341,8 +334,8 @@ def evaluate_release(
             f"labels: the release in {folder} has none, but an evaluation needs them; name its images with `annotate`"
         )
     held_out, split = source.held_out(options.test_data)
-    train = source.completed_from(release.domain).load("train")
-    test = held_out.completed_from(release.domain).load(split)
+    train = source.completed_from(release.domain, units=False).load("train")
+    test = held_out.completed_from(release.domain, units=False).load(split)
     count = options.samples or min(_MOST_SAMPLES, release.domain.nominal_records)
     with options.scoring() as listeners:
         watch = None if listeners is None else listeners.counting("images drawn", count)
@@ -385,6 +378,9 @@ def _begin(
     from understudy.devices import check_memory, choose_device
     from understudy.privacy.randomness.streams import Randomness
 
+    refuse_people(data.domain, plan.method)
+    if plan.limits is not None:
+        check_enrolled(data, plan.limits.clients)
     folder, device = RunFolder(out), choose_device(plan.config.runtime.device)
     check_memory(plan.memory_bytes, device)
     make_folder(out, "run")
@@ -442,8 +438,47 @@ def _finish(method: Method, run: Run, options: TrainOptions) -> Release:
         description.identity.remember(run.ledger)
     try:
         with explained_memory_errors(run.device):
-            generator = method.train(run)
+            teacher = _teacher(run)
+            generator = _taught(method.train(run), run.plan.config, teacher)
     except AbortedRun as error:
         run.ledger.abort(str(error))
         raise
     return certify(method, run.files, description, run.ledger, generator, run.reason)
+
+
+# The teacher beside a generator
+
+
+def _teacher(run: Run) -> Teacher | None:
+    """The teacher that the plan of a run pays for, if any; it learns first, so that an early release has it too.
+
+    Privacy: see ``train_teacher``.
+    """
+    config = run.plan.config
+    if not isinstance(config, TaughtConfig) or not config.privacy.teacher_share:
+        return None
+    from understudy.engines.teacher.training import train_teacher
+
+    return train_teacher(run, config.teacher, run.plan.events[-1])
+
+
+def _taught(generator: Generator, config: MethodConfig, teacher: Teacher | None) -> Generator:
+    """The generator with its teacher beside it."""
+    if teacher is None:
+        return generator
+    assert isinstance(config, TaughtConfig)
+    from understudy.engines.teacher.training import model_config
+    from understudy.models.annotator import named_by
+
+    return named_by(teacher, generator.cpu(), model_config(config.teacher))
+
+
+def _taught_early(
+    generator: Generator, config: MethodConfig, folder: RunFolder, description: RunDescription
+) -> Generator:
+    """The generator of an unfinished run with the teacher that the run has kept."""
+    if not isinstance(config, TaughtConfig) or not config.privacy.teacher_share:
+        return generator
+    from understudy.engines.teacher.training import kept_teacher
+
+    return _taught(generator, config, kept_teacher(folder.teacher, description.domain, config.teacher))

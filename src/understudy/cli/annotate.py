@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from understudy.cli import options as common
+from understudy.cli.label import label_to
 from understudy.errors import InputError
 from understudy.progress import watch_run
 from understudy.runs.folder import RunFolder
@@ -37,7 +38,7 @@ def command(
         ),
     ] = None,
     to: Annotated[
-        Path | None, typer.Option("--to", help="Where labelled --images go: .npz, .parquet or a folder.")
+        Path | None, typer.Option("--to", help="Where labelled --images go: .csv, .npz, .parquet or a folder.")
     ] = None,
     records: common.Records = None,
     classes: common.Classes = None,
@@ -53,9 +54,9 @@ def command(
 ) -> None:
     """Name the images of a generator that was trained without labels, within a budget for both together.
 
-    A classifier is trained by DP-SGD on the private labelled data. The new release draws images of the classes asked
-    for; its certificate holds the events of both parts. With an annotated RELEASE, --images and --to label further
-    images at no cost.
+    A classifier is trained privately on the labelled data: a teacher on scattering features or, with --set
+    method.kind=network, a small network on pixels. The new release draws images of the classes asked for; its
+    certificate holds the events of both parts. With an annotated RELEASE, --images and --to are `understudy label`.
     """
     common.refuse_moved_alone(moved, resume)
     if (images is None) != (to is None):
@@ -78,7 +79,7 @@ def command(
             annotated = start_annotation(release, source, budget, out, options, watch_run)
     else:
         annotated = load(release)
-    labelled = None if images is None or to is None else _label(annotated, images, to)
+    labelled = None if images is None or to is None else label_to(annotated, images, to)
     _tell(annotated, out, labelled, as_json)
 
 
@@ -89,21 +90,6 @@ def _budget(epsilon: float | None, delta: float | None) -> Budget:
         missing = "--epsilon" if epsilon is None else "--delta"
         raise InputError(f"budget: {missing} is missing; pass that of generator and annotator together")
     return Budget(epsilon, delta)
-
-
-def _label(release: Release, images: str, to: Path) -> dict[str, Any]:
-    """Label images of a file or folder. Privacy: post-processing of the annotated release."""
-    from understudy.api import label_images
-    from understudy.data.sources import DataOptions
-    from understudy.release.export import check_destination, export
-    from understudy.report.pictures import planes_last
-
-    check_destination(to)
-    shape = "x".join(str(side) for side in release.domain.shape)
-    source = DataOptions(images, records=1, shape=shape, declared=("unlabelled=true",)).load()
-    labels = label_images(release, source.images)
-    path = export(planes_last(source.images), labels, to, release.domain.class_names)
-    return {"path": str(path), "count": len(labels)}
 
 
 def _tell(release: Release, out: Path | None, labelled: dict[str, Any] | None, as_json: bool) -> None:

@@ -20,6 +20,7 @@ def command(
     seed: Annotated[int | None, typer.Option("--seed", help="Draw the same images again.")] = None,
     temperature: common.Temperature = 1.0,
     sample_steps: common.SampleSteps = None,
+    agree: common.Agree = False,
     as_json: common.Json = False,
 ) -> None:
     """Draw images; any number of them costs no further privacy."""
@@ -32,7 +33,7 @@ def command(
     loaded = load(release)
     with show_scoring() as listeners:
         watch = listeners.counting("images drawn", count)
-        images, drawn = loaded.sample(count, chosen, seed, temperature, sample_steps, watch)
+        images, drawn = loaded.sample(count, chosen, seed, temperature, sample_steps, watch, agree)
     path = export(images, drawn, to, loaded.domain.class_names)
     if as_json:
         common.print_json({"path": str(path), "count": count, "labels": chosen, "shape": list(images.shape)})

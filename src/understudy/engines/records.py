@@ -90,6 +90,11 @@ class Records:
         self._labels = None if labels is None else torch.cat([labels, labels.new_zeros(1)])
         self.filler, self._type = len(images), number_type
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one record."""
+        return tuple(self._images.shape[1:])
+
     def gather(self, indices_private: Tensor) -> Examples:
         """The records with these numbers.
 

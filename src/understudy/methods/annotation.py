@@ -1,4 +1,4 @@
-"""The annotator: a classifier trained by DP-SGD names the images of a generator that was trained without labels.
+"""The annotator: a classifier that is trained privately names the images of a generator without labels.
 
 It is a method with a base: a release without labels, with events of its own. The annotator learns from labelled records
 of the same people. Whoever sees the annotated release sees the outcome of both, so its guarantee is that of all events
@@ -7,15 +7,16 @@ together. It needs that base, so it is not among the registered methods.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from understudy.configs import Config, Count, MethodConfig, exactly
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
+from understudy.engines.teacher.config import Calibrate, PrivateTeacherConfig, TaughtPrivacy
 from understudy.errors import BudgetError, InputError
 from understudy.methods.base import Method, SampledPrivacy, finish_plan
 from understudy.methods.config import build_config
@@ -49,10 +50,15 @@ class AnnotatorPrivacy(SampledPrivacy):
 
 
 class AnnotatorMethodConfig(Config):
-    """The classifier; none of it changes epsilon."""
+    """The classifier: a ``teacher``, which new runs take, or a small ``network`` on pixels of this width and rate.
 
+    Configs that name no kind are from a time when there was the network alone. Only a teacher's kind changes epsilon.
+    """
+
+    kind: Literal["network", "teacher"] = "network"
     width: Count = 16
     learning_rate: Annotated[float, Field(gt=0)] = 2e-3
+    teacher: PrivateTeacherConfig = PrivateTeacherConfig()
 
 
 class AnnotatorConfig(MethodConfig):
@@ -60,6 +66,9 @@ class AnnotatorConfig(MethodConfig):
 
     privacy: AnnotatorPrivacy = AnnotatorPrivacy()
     method: AnnotatorMethodConfig = AnnotatorMethodConfig()
+
+
+NEW_ANNOTATOR = {"method": {"kind": "teacher"}}  # what a run starts with, below what its owner sets
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ class Annotation(Method):
     """Labels for what a generator draws, within one budget for both."""
 
     name: ClassVar[str] = ANNOTATED
-    summary: ClassVar[str] = "names the images of a generator without labels by a classifier trained by DP-SGD"
+    summary: ClassVar[str] = "names the images of a generator without labels by a classifier that is trained privately"
     paper: ClassVar[str] = "Abadi et al., Deep Learning with Differential Privacy, CCS 2016"
     config_type: ClassVar[type[MethodConfig]] = AnnotatorConfig
 
@@ -97,12 +106,15 @@ class Annotation(Method):
                 f"budget: the generator alone costs epsilon {alone:g} at delta {budget.delta:g}, so nothing of "
                 f"{budget.epsilon:g} is left for an annotator; pass a larger --epsilon, which is that of both together"
             )
-        decided = _decided(config, domain)
+        decided = _decided(
+            config, domain, lambda event: accounting.calibrate(lambda noise: (*before, event(noise)), budget)
+        )
 
         def events(noise_multiplier: float) -> tuple[Event, ...]:
-            return (*before, decided.privacy.event(domain, noise_multiplier, PURPOSE))
+            return (*before, _event(decided, domain, noise_multiplier))
 
         plan = finish_plan(self, decided, domain, budget, events, _costs(decided, domain))
+        plan = replace(plan, config=_with_teacher_settings(plan.config_as(AnnotatorConfig), domain))
         if plan.epsilon > budget.epsilon:
             raise BudgetError(
                 f"budget: generator and annotator together cost epsilon {plan.epsilon:g} at delta {budget.delta:g}, "
@@ -115,14 +127,28 @@ class Annotation(Method):
         return replace(plan, events=plan.events[-1:], remarks=tuple(remarks))
 
     def train(self, run: Run) -> Generator:
-        """DP-SGD on the classifier; where a crash lost reserved steps there are fewer of them, never more.
+        """The classifier; where a crash lost reserved steps there are fewer of them, never more.
 
-        Privacy: all private reads are those of ``PrivateStep``; what is reported are steps and spending.
+        Privacy: all private reads are those of ``train_teacher`` or ``PrivateStep``; what is reported are steps and
+        spending.
         """
+        config = run.plan.config_as(AnnotatorConfig)
+        if config.method.kind == "teacher":
+            return _with_label_weights(self._taught(run, config))
+        return _with_label_weights(self._network(run, config))
+
+    def _taught(self, run: Run, config: AnnotatorConfig) -> AnnotatedGenerator:
+        from understudy.engines.teacher.training import model_config, train_teacher
+        from understudy.models.annotator import named_by
+
+        settings = config.method.teacher
+        teacher = train_teacher(run, settings, run.plan.events[0], config.privacy.clip)
+        run.report(run.plan.steps, annotator_steps=run.plan.steps)
+        return named_by(teacher, self.base.generator, model_config(settings), run.plan.domain.classes)
+
+    def _network(self, run: Run, config: AnnotatorConfig) -> AnnotatedGenerator:
         from understudy.engines.dpsgd.step import PrivateStep, StepOptions
 
-        config = run.plan.config
-        assert isinstance(config, AnnotatorConfig)
         generator = self._generator(config, run.plan.domain).to(run.device)
         options = StepOptions(config.privacy.batch or 1, config.privacy.clip, config.method.learning_rate)
         stepping = PrivateStep(run, generator.annotator, _naming, options, run.plan.events[0])
@@ -132,8 +158,8 @@ class Annotation(Method):
             if run.report_due(step):
                 stepping.check_finite()
                 run.report(step, annotator_steps=step)
-        run.lost_steps = run.plan.steps - stepping.optimizer.steps
-        return _with_label_weights(generator.cpu())
+        run.lost_steps += run.plan.steps - stepping.optimizer.steps
+        return generator.cpu()
 
     def _generator(self, config: AnnotatorConfig, domain: Domain) -> AnnotatedGenerator:
         from understudy.models.annotator import AnnotatedGenerator
@@ -216,8 +242,8 @@ def planned_events(config: Mapping[str, Any], domain: Domain, budget: Budget) ->
     settings = build_config(method.config_type, made.config, exact=True)
     if settings.privacy.noise_multiplier is None:
         raise InputError("config: the noise of the generator is not stated, so it plans any")
-    plan, decided = method.plan(settings, made.domain, budget), _decided(annotator, domain)
-    return [decided.privacy.event(domain, annotator.privacy.noise_multiplier, PURPOSE), *plan.events]
+    plan, decided = method.plan(settings, made.domain, budget), _decided(annotator, domain, _nothing_to_calibrate)
+    return [_event(decided, domain, annotator.privacy.noise_multiplier), *plan.events]
 
 
 def generator_domain(config: Mapping[str, Any]) -> Domain:
@@ -241,8 +267,12 @@ def _parts(config: Mapping[str, Any]) -> tuple[_Made, AnnotatorConfig]:
         raise InputError(f"config: it does not say how generator and annotator were made ({error})") from None
 
 
-def _decided(config: AnnotatorConfig, domain: Domain) -> AnnotatorConfig:
-    """Batch and steps by the declared domain, where they were left open."""
+def _decided(config: AnnotatorConfig, domain: Domain, calibrate: Calibrate) -> AnnotatorConfig:
+    """Batch and steps by the declared domain and what the generator leaves, where they were left open."""
+    if config.method.kind == "teacher":
+        settings = config.method.teacher.with_steps(_as_taught(config.privacy), domain, calibrate)
+        decided = {"steps": settings.teacher_steps, "batch": settings.teacher_batch}
+        return config.model_copy(update={"privacy": config.privacy.model_copy(update=decided)})
     records, small = domain.nominal_records, domain.small
     batch = config.privacy.batch or max(1, min(600, records // 10))
     sampling_rate(batch, records)  # refuses a batch above the declared number of records
@@ -250,7 +280,35 @@ def _decided(config: AnnotatorConfig, domain: Domain) -> AnnotatorConfig:
     return config.model_copy(update={"privacy": config.privacy.model_copy(update={"batch": batch, "steps": steps})})
 
 
+def _nothing_to_calibrate(event: Callable[[float], Event]) -> float:
+    raise InputError("config: the steps of the annotator are not stated")
+
+
+def _event(config: AnnotatorConfig, domain: Domain, noise_multiplier: float) -> Event:
+    """The annotator's steps, as they are accounted."""
+    if config.method.kind == "teacher":
+        return config.method.teacher.event(_as_taught(config.privacy), domain, noise_multiplier)
+    return config.privacy.event(domain, noise_multiplier, PURPOSE)
+
+
+def _as_taught(privacy: AnnotatorPrivacy) -> TaughtPrivacy:
+    """The annotator's settings in the words of a teacher."""
+    return TaughtPrivacy(
+        teacher_steps=privacy.steps, teacher_batch=privacy.batch, teacher_noise_multiplier=privacy.noise_multiplier
+    )
+
+
+def _with_teacher_settings(config: AnnotatorConfig, domain: Domain) -> AnnotatorConfig:
+    """What the noise decides of a teacher."""
+    if config.method.kind != "teacher":
+        return config
+    teacher = config.method.teacher.decided(_as_taught(config.privacy), domain)
+    return config.model_copy(update={"method": config.method.model_copy(update={"teacher": teacher})})
+
+
 def _costs(config: AnnotatorConfig, domain: Domain) -> Costs:
+    if config.method.kind == "teacher":
+        return config.method.teacher.costs(_as_taught(config.privacy), domain)
     steps, batch = config.privacy.steps or 1, config.privacy.batch or 1
     return Costs(
         steps=steps,

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
+from understudy.engines.teacher.config import teacher_costs, with_teacher
 from understudy.errors import InputError
-from understudy.methods.config import build_config, overlay
+from understudy.methods.config import ConfigType, build_config, overlay
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget, NoBudget
 from understudy.privacy.certificate import Guarantee
@@ -110,19 +111,32 @@ def finish_plan(
 ) -> Plan:
     """The tail of every private plan: the noise that was given, or the least that the budget allows, and its price.
 
-    ``events`` are all events of a run at a noise multiplier; a larger one makes none of them dearer.
+    ``events`` are those of a method at a noise multiplier; a larger one makes none of them dearer. Where the config
+    gives a share to a teacher, its event comes last.
     """
-    noise_multiplier = config.privacy.noise_multiplier or accounting.calibrate(events, budget)
-    planned = events(noise_multiplier)
+    config, planned = with_least_noise(config, domain, budget, events)
     return Plan(
         method=method.name,
-        config=config.with_noise(noise_multiplier),
+        config=config,
         domain=domain,
         budget=budget,
         events=planned,
         epsilon=accounting.certified_epsilon(planned, budget.delta),
-        **asdict(costs),
+        **asdict(teacher_costs(config, domain, costs)),
     )
+
+
+def with_least_noise(
+    config: ConfigType, domain: Domain, budget: Budget, events: Callable[[float], tuple[Event, ...]]
+) -> tuple[ConfigType, tuple[Event, ...]]:
+    """The config with its noise decided, its teacher's too, and all events of the run; what is decided stays."""
+    config, teacher = with_teacher(config, domain, budget)
+
+    def together(noise_multiplier: float) -> tuple[Event, ...]:
+        return (*events(noise_multiplier), *teacher)
+
+    noise_multiplier = config.privacy.noise_multiplier or accounting.calibrate(together, budget)
+    return config.with_noise(noise_multiplier), together(noise_multiplier)
 
 
 def configure(method: Method, values: Mapping[str, Any], preset: str | None = None) -> MethodConfig:

@@ -1,4 +1,4 @@
-"""The annotator, a small classifier without batch statistics, and the generator whose images it names."""
+"""The generator whose images a classifier names: a private teacher, or a small network on pixels."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from understudy.models.generator import AnnotatedGeneratorConfig, Generator, GeneratorConfig, Watch, build_generator
+from understudy.models.generator import (
+    AnnotatedGeneratorConfig,
+    Generator,
+    GeneratorConfig,
+    TeacherModelConfig,
+    Watch,
+    build_generator,
+)
+from understudy.models.teacher import Teacher
 
 _DRAWS = 2000  # images at a time
+_NAMED = 10_000  # images drawn before they are named
 _MOST_ROUNDS = 50  # then a class that never came up gets the images that resemble it most
 
 
@@ -41,21 +50,31 @@ class Annotator(nn.Module):
 
 
 class AnnotatedGenerator(Generator):
-    """Draws images without labels until enough of each wanted class have come up.
+    """A generator and a classifier that names its images; an image belongs to the class that it finds most likely.
 
-    An image belongs to the class that the classifier finds most likely. A class that hardly ever comes up is filled
-    with the drawn images for which it was most likely, so sampling always ends.
+    Images of a class are drawn until enough have come up: from a generator without classes whatever it draws, from one
+    with classes of its own those that it drew for that class, so that both agree. A class that hardly ever comes up is
+    filled with the drawn images for which it was most likely, so sampling always ends.
     """
 
     def __init__(self, config: GeneratorConfig) -> None:
         super().__init__(config)
         assert isinstance(config, AnnotatedGeneratorConfig)
-        self.base = build_generator(config.base)
-        self.annotator = Annotator(config.shape, config.classes or 1, config.width)
+        self.base, classes = build_generator(config.base), config.classes or 1
+        self.annotator: nn.Module = (
+            Annotator(config.shape, classes, config.width)
+            if config.teacher is None
+            else Teacher(config.shape, classes, config.teacher)
+        )
+
+    @property
+    def steered(self) -> bool:
+        """Whether the generator draws classes by itself."""
+        return self.base.config.classes is not None
 
     def forward(self, latent: Tensor, labels: Tensor) -> Tensor:
-        """Raw images of the generator without labels; ``labels`` cannot steer it."""
-        images: Tensor = self.base(latent, torch.zeros_like(labels))
+        """Raw images of the generator; one without classes cannot be steered by ``labels``."""
+        images: Tensor = self.base(latent, labels if self.steered else torch.zeros_like(labels))
         return images
 
     def pixels(self, raw: Tensor) -> Tensor:
@@ -70,14 +89,29 @@ class AnnotatedGenerator(Generator):
 
     @property
     def stepwise(self) -> bool:  # type: ignore[override]
-        """Whether the generator without labels draws an image in many steps."""
-        return self.base.stepwise
+        """Whether images are drawn in many steps, or named by a teacher, whose features take longer than they do."""
+        return self.base.stepwise or isinstance(self.annotator, Teacher)
 
     def with_steps(self, steps: int) -> AnnotatedGenerator:
         """The same generator, drawing images in so many steps."""
         twin = copy.copy(self)  # shares the weights
         twin._modules = {**self._modules, "base": self.base.with_steps(steps)}
         return twin
+
+    @torch.no_grad()
+    def draw_named(
+        self, labels: Tensor, generator: torch.Generator, temperature: float = 1.0, watch: Watch | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """One 8-bit image for each label; where the generator drew it for a class, the name is the classifier's."""
+        if not self.steered:
+            return self.sample(labels, generator, temperature, watch), labels
+        images, names = [labels.new_empty((0, *self.config.shape), dtype=torch.uint8)], [labels[:0]]
+        for chunk in labels.split(_NAMED):
+            images.append(self.base.sample(chunk, generator, temperature))
+            names.append(self.annotate(images[-1]).argmax(dim=1).to(labels.device))
+            if watch is not None:
+                watch(sum(map(len, names)))
+        return torch.cat(images), torch.cat(names)
 
     @torch.no_grad()
     def sample(
@@ -89,10 +123,9 @@ class AnnotatedGenerator(Generator):
         for round_number in range(_MOST_ROUNDS):
             if not waiting:
                 break
-            images = self.draw(_DRAWS, generator, temperature)
-            scores = self.annotate(images)
             last = round_number == _MOST_ROUNDS - 1
-            for label, places in list(waiting.items()):
+            for label, (images, scores) in self._candidates(waiting, generator, temperature).items():
+                places = waiting[label]
                 fitting = self._fitting(scores, label, len(places), last)
                 result[places[: len(fitting)]] = images[fitting]
                 waiting[label] = places[len(fitting) :]
@@ -101,11 +134,27 @@ class AnnotatedGenerator(Generator):
                 watch(len(labels) - sum(len(places) for places in waiting.values()))
         return result
 
+    def _candidates(
+        self, waiting: dict[int, Tensor], generator: torch.Generator, temperature: float
+    ) -> dict[int, tuple[Tensor, Tensor]]:
+        """Images that may become those of each class that is waited for, with what the classifier says of them."""
+        if not self.steered:
+            images = self.draw(_DRAWS, generator, temperature)
+            scores = self.annotate(images)
+            return dict.fromkeys(waiting, (images, scores))
+        counts = [len(places) for places in waiting.values()]
+        asked = torch.tensor(list(waiting), device=generator.device).repeat_interleave(
+            torch.tensor(counts, device=generator.device)
+        )
+        images = self.base.sample(asked, generator, temperature)
+        return dict(
+            zip(waiting, zip(images.split(counts), self.annotate(images).split(counts), strict=True), strict=True)
+        )
+
     @torch.no_grad()
     def draw(self, count: int, generator: torch.Generator, temperature: float = 1.0) -> Tensor:
         """8-bit images without any choice of class."""
-        nothing = torch.zeros(count, dtype=torch.long, device=generator.device)
-        return self.base.sample(nothing, generator, temperature)
+        return self.base.sample(self.base.draw_labels(count, generator), generator, temperature)
 
     def _fitting(self, scores: Tensor, label: int, wanted: int, last: bool) -> Tensor:
         """Numbers of images of that class, at most as many as wanted; in the last round the likeliest, repeated."""
@@ -113,3 +162,29 @@ class AnnotatedGenerator(Generator):
             return (scores.argmax(dim=1) == label).nonzero()[:wanted, 0]
         likeliest = scores[:, label].argsort(descending=True)[: max(1, len(scores) // 20)]
         return likeliest.repeat(-(-wanted // len(likeliest)))[:wanted]
+
+
+def named_by(
+    teacher: Teacher, base: Generator, config: TeacherModelConfig, classes: int | None = None
+) -> AnnotatedGenerator:
+    """A generator with a teacher beside it, which names what it draws; the law of labels stays the generator's.
+
+    ``classes`` are for one that has none of its own.
+    """
+    network = base.config
+    generator = AnnotatedGenerator(
+        AnnotatedGeneratorConfig(
+            shape=network.shape,
+            classes=network.classes or classes,
+            latent=network.latent,
+            latent_law=network.latent_law,
+            width=config.width,
+            label_weights=network.label_weights,
+            base=network,
+            teacher=config,
+        )
+    )
+    generator.base.load_state_dict(base.state_dict())
+    generator.base.requires_grad_(False)
+    generator.annotator.load_state_dict(teacher.state_dict())
+    return generator

@@ -99,6 +99,12 @@ class Generator(nn.Module):
             f"sample steps: {steps} were asked for, but this generator draws an image at once; leave it out"
         )
 
+    def draw_named(
+        self, labels: Tensor, generator: torch.Generator, temperature: float = 1.0, watch: Watch | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """One 8-bit image for each label, and what each is called: by its label, unless a teacher knows better."""
+        return self.sample(labels, generator, temperature, watch), labels
+
     @torch.no_grad()
     def sample(
         self, labels: Tensor, generator: torch.Generator, temperature: float = 1.0, watch: Watch | None = None
@@ -122,16 +128,29 @@ class DiffusionGeneratorConfig(GeneratorConfig):
     sampler: SamplerConfig = SamplerConfig()
 
 
+class TeacherModelConfig(Config):
+    """A classifier on scattering features (``models/teacher.py``); ``width`` is that of a network."""
+
+    kind: Literal["linear", "network"] = "linear"
+    scales: Annotated[int, Field(ge=1, le=3)] = 2
+    directions: Annotated[int, Field(ge=2, le=16)] = 8
+    width: Annotated[int, Field(ge=1, le=4096)] = 32
+
+
 class AnnotatedGeneratorConfig(GeneratorConfig):
-    """A generator without labels and a classifier that names what it draws; ``width`` is that of the classifier."""
+    """A generator and a classifier that names what it draws, whether it has classes of its own or none.
+
+    The classifier is a ``teacher`` or, without one, a small network on pixels of this ``width``.
+    """
 
     kind: Literal["annotated"] = "annotated"  # type: ignore[assignment]
     base: DiffusionGeneratorConfig | GeneratorConfig
+    teacher: TeacherModelConfig | None = None
 
     @model_validator(mode="after")
-    def _adds_classes(self) -> AnnotatedGeneratorConfig:
-        if self.classes is None or self.base.classes is not None or self.shape != self.base.shape:
-            raise ValueError("an annotated generator adds classes to one of the same shape that has none")
+    def _names_the_same_classes(self) -> AnnotatedGeneratorConfig:
+        if self.classes is None or self.base.classes not in (None, self.classes) or self.shape != self.base.shape:
+            raise ValueError("an annotated generator names the classes of one of the same shape, or adds them to it")
         return self
 
 

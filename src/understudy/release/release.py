@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from understudy.errors import InputError
 from understudy.files import write_bytes, write_text
 from understudy.methods.base import Method
 from understudy.methods.config import build_config
+from understudy.models.annotator import AnnotatedGenerator
 from understudy.models.generator import Generator, Watch
 from understudy.privacy import accounting
 from understudy.privacy.certificate import (
@@ -71,13 +73,16 @@ class Release:
         temperature: float = 1.0,
         steps: int | None = None,
         watch: Watch | None = None,
+        agree: bool = False,
     ) -> tuple[Images, Labels | None]:
         """Draw ``count`` images and their labels.
 
         Images are (N, H, W) for grey and (N, H, W, 3) for RGB; labels are None for an unlabelled domain. ``labels``
-        names the classes to draw from, each equally likely; without it they follow the generator's own law. A
-        ``temperature`` below 1 draws latent values closer to their mean: images are more typical and vary less.
-        ``steps`` are those of a diffusion model's sampler, where not its own; such a model is drawn from on a graphics
+        names the classes to draw from, each equally likely; without it they follow the generator's own law. Where the
+        release has a teacher, labels are what it calls the images; with ``agree``, and where classes are named, only
+        images are kept that the generator drew for the class that the teacher gives them. A ``temperature`` below 1
+        draws latent values closer to their mean: images are more typical and vary less. ``steps`` are those of a
+        diffusion model's sampler, where not its own; such a model is drawn from, and a teacher asked, on a graphics
         card if there is one. ``watch`` hears how many images are drawn. Any number of samples costs no privacy: they
         are made from what is already released.
         """
@@ -86,6 +91,8 @@ class Release:
         if count * int(np.prod(self.domain.shape)) > _MAXIMUM_SAMPLE_BYTES:
             raise InputError(f"count: {count} images take over {_MAXIMUM_SAMPLE_BYTES} bytes; draw them in parts")
         self._check_temperature(temperature)
+        if agree:
+            self._check_agree()
         generator = self.generator if steps is None else self.generator.with_steps(steps)
         device = choose_device() if generator.stepwise else next(generator.parameters()).device
         generator.to(device)
@@ -93,11 +100,54 @@ class Release:
         if seed is not None:
             random.manual_seed(_checked_seed(seed))
         chosen = self._draw_labels(count, labels, random)
+        draw = generator.draw_named if labels is None and not agree else partial(_by_class, generator)
         with torch.inference_mode():
-            images = generator.sample(chosen, random, temperature, watch).cpu().numpy()
+            drawn, chosen = draw(chosen, random, temperature, watch)
+        images = drawn.cpu().numpy()
         pixels = images[:, 0] if images.shape[1] == 1 else images.transpose(0, 2, 3, 1)
-        drawn = chosen.cpu().numpy().astype(np.int64) if self.domain.labelled else None
-        return np.ascontiguousarray(pixels), drawn
+        names = chosen.cpu().numpy().astype(np.int64) if self.domain.labelled else None
+        return np.ascontiguousarray(pixels), names
+
+    def label(self, images: Images) -> Labels:
+        """What the classifier of this release calls images as ``sample`` gives them; costs no privacy.
+
+        Images are 8-bit, (N, H, W) for grey and (N, H, W, 3) for RGB, of the shape that the release declares.
+        """
+        return self.probabilities(images).argmax(axis=1)
+
+    def probabilities(self, images: Images) -> NDArray[np.float64]:
+        """How likely each class is (N, classes), in the eyes of the classifier of this release."""
+        classifier = self._classifier()
+        planes = _planes(images, self.domain.shape)
+        device = choose_device()
+        with torch.inference_mode():  # a graphics card does it far sooner
+            logs = classifier.to(device).annotate(torch.from_numpy(planes).to(device))
+        found: NDArray[np.float64] = logs.double().exp().cpu().numpy()
+        return found
+
+    @property
+    def has_classifier(self) -> bool:
+        """Whether the release can name images: it has a teacher or was annotated."""
+        return isinstance(self.generator, AnnotatedGenerator)
+
+    def check_classifier(self) -> None:
+        """Refuse a release that cannot name images."""
+        self._classifier()
+
+    def _classifier(self) -> AnnotatedGenerator:
+        if not isinstance(self.generator, AnnotatedGenerator):
+            raise InputError(
+                "label: this release holds no classifier; train with --set privacy.teacher_share=0.2, or name the "
+                "images of a generator without labels with `understudy annotate`"
+            )
+        return self.generator
+
+    def _check_agree(self) -> None:
+        if not (isinstance(self.generator, AnnotatedGenerator) and self.generator.steered):
+            raise InputError(
+                "agree: this release has no teacher beside a generator with classes, so there is nobody to agree with; "
+                "leave it out"
+            )
 
     def _check_temperature(self, temperature: float) -> None:
         if not 0 < temperature <= 1:
@@ -176,6 +226,26 @@ class Release:
         return make_config(
             method=self.method, generator=self.generator.config, domain=self.domain, method_config=self.method_config
         )
+
+
+def _by_class(
+    generator: Generator, labels: torch.Tensor, random: torch.Generator, temperature: float, watch: Watch | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images of the classes asked for; whoever names them agrees."""
+    return generator.sample(labels, random, temperature, watch), labels
+
+
+def _planes(images: Images, shape: tuple[int, int, int]) -> Images:
+    """Images as ``sample`` gives them as (N, C, H, W)."""
+    channels, height, width = shape
+    expected = (height, width) if channels == 1 else (height, width, channels)
+    if images.dtype != np.uint8 or images.shape[1:] != expected:
+        raise InputError(
+            f"images: {images.dtype} of shape {images.shape}, but this release knows 8-bit images (N, "
+            f"{', '.join(str(side) for side in expected)}); bring them into that form first"
+        )
+    planes = images[:, None] if channels == 1 else images.transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(planes)
 
 
 def build_release(

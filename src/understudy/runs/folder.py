@@ -107,6 +107,11 @@ class RunFolder:
         return self.private / "central-images.safetensors"
 
     @property
+    def teacher(self) -> Path:
+        """The teacher, as far as it has learnt."""
+        return self.private / "teacher.safetensors"
+
+    @property
     def embedding(self) -> Path:
         """The noisy sum of an embedding, which is drawn once however often a run is resumed."""
         return self.private / "embedding.safetensors"

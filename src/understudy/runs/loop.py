@@ -102,7 +102,7 @@ class Resumable:
 
     def end_after(self, step: int) -> None:
         """End here, because a crash lost executions that were reserved: fewer steps, never more executions."""
-        self._run.lost_steps = self._total - step
+        self._run.lost_steps += self._total - step
         self.save(step)
 
     def save(self, step: int) -> None:

@@ -91,7 +91,8 @@ class PrivateStep:
     """Takes private steps inside a run; the network's parameters are moved into one flat tensor.
 
     An objective says what the network is shown of examples, ``rows`` rows of each, and the loss of its answers; chance
-    that it needs comes from the generator that it is given.
+    that it needs comes from the generator that it is given. ``records`` may be other than the images themselves: what
+    a fixed function of each image made of it.
 
     Privacy: a unit's gradient is summed over its rows, depends on that unit alone (and on chance that is independent of
     all data, secret, and fresh for every row) and is clipped to C, once, so adding or removing one moves the sum
@@ -109,6 +110,7 @@ class PrivateStep:
         options: StepOptions,
         event: Event | None,
         companions: Companions | None = None,
+        records: Records | None = None,
     ) -> None:
         self._options, self._objective, self._companions = options, objective, companions
         self._device, rate = run.device, _checked_rate(run, options, event)
@@ -117,12 +119,12 @@ class PrivateStep:
         self._at_once = max(1, rows // options.rows)
         self._flat = FlatParameters(network)
         self._gradients = PerExampleGradients(network, self._flat, step_precision(run), options.rows)
-        self._records = Records(run.data, run.device, self._gradients.number_type)
+        self._records = records or Records(run.data, run.device, self._gradients.number_type)
         self._mechanism: GaussianSum | None = None
         if event is not None:
             self._mechanism = GaussianSum(run.ledger, run.randomness, clip=options.clip, event=event)
             self._block = max(1, event.count // _RESERVATIONS)
-        self._batches = PoissonBatches(len(run.data), rate, run.randomness.coins(run.device))
+        self._batches = PoissonBatches(self._records.filler, rate, run.randomness.coins(run.device))
         self._random = run.randomness.secret_generator(run.device)
         self._total = self._flat.zeros()
         self._seen_private = torch.zeros(3, dtype=torch.float64, device=run.device)
@@ -283,7 +285,7 @@ class PrivateStep:
         if self._companions is not None:
             examples = self._companions.render(*self._companions.draw(_PROBES, self._random))
         else:
-            noise = torch.rand((_PROBES, *run.plan.domain.shape), generator=self._random, device=self._device)
+            noise = torch.rand((_PROBES, *self._records.shape), generator=self._random, device=self._device)
             ones = torch.ones(_PROBES, device=self._device)
             labels = ones.long() - 1 if run.data.labels is not None else None
             examples = Examples(noise.to(self._gradients.number_type), labels, ones, ones.bool())

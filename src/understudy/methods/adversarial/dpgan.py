@@ -24,6 +24,7 @@ from understudy.configs import Config, Count, MethodConfig, Natural, NonNegative
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.embedding.config import EmbeddingConfig, with_embedding
+from understudy.engines.teacher.config import TaughtConfig, TaughtPrivacy
 from understudy.methods.adversarial.schedule import ScheduleConfig, StepSchedule
 from understudy.methods.base import Method, SampledPrivacy, finish_plan
 from understudy.methods.config import overlay
@@ -45,7 +46,7 @@ Adversary = Literal["logistic", "wasserstein"]  # the loss: of a discriminator's
 _PURPOSE = "discriminator steps"
 
 
-class DpGanPrivacy(SampledPrivacy):
+class DpGanPrivacy(SampledPrivacy, TaughtPrivacy):
     """What changes epsilon; ``None`` is decided from the declared domain."""
 
     embedding_share: Share | None = None
@@ -69,7 +70,7 @@ class DpGanMethodConfig(Config):
     embedding: EmbeddingConfig = EmbeddingConfig(steps=600, batch=250)
 
 
-class DpGanConfig(MethodConfig):
+class DpGanConfig(TaughtConfig):
     """The config of ``dpgan`` and of the methods on the same loop."""
 
     privacy: DpGanPrivacy = DpGanPrivacy()

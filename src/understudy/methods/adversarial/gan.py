@@ -25,6 +25,7 @@ class GanPrivacy(DpGanPrivacy):
 
     noise_multiplier: None = None
     embedding_share: Annotated[float, Field(ge=0, le=0)] = 0.0
+    teacher_share: Annotated[float, Field(ge=0, le=0)] = 0.0
 
 
 class GanMethodConfig(DpGanMethodConfig):

@@ -27,10 +27,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from understudy.configs import Config, Count, MethodConfig, Positive, PrivacyConfig, Share
+from understudy.configs import Config, Count, MethodConfig, Positive, Share
 from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig, LearnerConfig
 from understudy.engines.embedding.config import EmbeddingConfig, with_embedding
+from understudy.engines.teacher.config import TaughtConfig, TaughtPrivacy
 from understudy.errors import InputError
 from understudy.methods.base import Method, finish_plan
 from understudy.privacy import accounting
@@ -55,7 +56,7 @@ _POOL = 512  # generated images for progress
 _RESERVATIONS = 200  # the ledger is written about so often in a run
 
 
-class GsWganPrivacy(PrivacyConfig):
+class GsWganPrivacy(TaughtPrivacy):
     """What changes epsilon; ``None`` is decided from the declared number of records."""
 
     subsets: Count | None = None  # K
@@ -75,7 +76,7 @@ class GsWganMethodConfig(Config):
     embedding: EmbeddingConfig = EmbeddingConfig(steps=2000, batch=300)
 
 
-class GsWganConfig(MethodConfig):
+class GsWganConfig(TaughtConfig):
     """The config of ``gs-wgan``."""
 
     privacy: GsWganPrivacy = GsWganPrivacy()

@@ -26,6 +26,7 @@ from understudy.configs import Config, Count, Fraction, MethodConfig, Natural, P
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.embedding.config import EmbeddingConfig, with_embedding
+from understudy.engines.teacher.config import TaughtConfig, TaughtPrivacy
 from understudy.errors import InputError
 from understudy.methods.base import Method, SampledPrivacy, finish_plan
 from understudy.methods.config import overlay
@@ -55,7 +56,7 @@ class CentralImagesPrivacy(Config):
     noise_multiplier: Positive | None = None  # decided by the share
 
 
-class DpDiffusionPrivacy(SampledPrivacy):
+class DpDiffusionPrivacy(SampledPrivacy, TaughtPrivacy):
     """What changes epsilon; ``None`` is decided from the declared domain."""
 
     start: Literal["embedding", "central-images", "none"] = "embedding"
@@ -93,7 +94,7 @@ class DpDiffusionMethodConfig(Config):
     sampler: SamplerConfig = SamplerConfig(steps=40, churn=20.0)
 
 
-class DpDiffusionConfig(MethodConfig):
+class DpDiffusionConfig(TaughtConfig):
     """The config of ``dp-diffusion``."""
 
     privacy: DpDiffusionPrivacy = DpDiffusionPrivacy()

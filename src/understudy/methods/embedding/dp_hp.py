@@ -21,6 +21,7 @@ from pydantic import Field
 from understudy.configs import Config, Count, Fraction, MethodConfig, Natural, Positive, Share
 from understudy.data.domain import Domain
 from understudy.engines.embedding.config import embedding_event
+from understudy.engines.teacher.config import TaughtConfig
 from understudy.methods.base import Method, finish_plan
 from understudy.privacy.budget import Budget
 from understudy.privacy.plan import Costs, Plan
@@ -52,7 +53,7 @@ class DpHpMethodConfig(HermiteConfig):
     width: Count = 32
 
 
-class DpHpConfig(MethodConfig):
+class DpHpConfig(TaughtConfig):
     """The config of ``dp-hp``."""
 
     method: DpHpMethodConfig = DpHpMethodConfig()

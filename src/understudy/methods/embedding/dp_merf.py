@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from understudy.configs import Count, MethodConfig
 from understudy.data.domain import Domain
-from understudy.engines.embedding.config import EmbeddingConfig, embedding_event, embedding_events
-from understudy.methods.base import Method, finish_plan
+from understudy.engines.embedding.config import EmbeddingConfig, embedding_event
+from understudy.engines.teacher.config import TaughtConfig
+from understudy.methods.base import Method, finish_plan, with_least_noise
 from understudy.privacy.budget import Budget
 from understudy.privacy.plan import Costs, Plan
 
@@ -33,7 +34,7 @@ class DpMerfMethodConfig(EmbeddingConfig):
     width: Count = 32
 
 
-class DpMerfConfig(MethodConfig):
+class DpMerfConfig(TaughtConfig):
     """The config of ``dp-merf``."""
 
     method: DpMerfMethodConfig = DpMerfMethodConfig()
@@ -50,9 +51,10 @@ class DpMerf(Method):
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """One execution of an unsampled Gaussian, with the least noise that the budget allows."""
         assert isinstance(config, DpMerfConfig)
-        event = embedding_events(1, config.privacy.noise_multiplier, budget)[0]
-        settings = config.method.decided(domain, event.noise_multiplier)
-        decided = config.with_noise(event.noise_multiplier).model_copy(update={"method": settings})
+        config, events = with_least_noise(config, domain, budget, lambda noise: (embedding_event(noise),))
+        assert isinstance(config, DpMerfConfig)
+        settings = config.method.decided(domain, events[0].noise_multiplier)
+        config = config.model_copy(update={"method": settings})
         pixels, frequencies = domain.values, settings.frequencies or 0
         work = 12.0 * settings.steps * settings.batch * pixels * frequencies
         costs = Costs(
@@ -61,7 +63,7 @@ class DpMerf(Method):
             seconds=work / 5e10 + settings.steps * 5e-3,
             seconds_on_gpu=work / 5e13 + settings.steps * 5e-3,
         )
-        return finish_plan(self, decided, domain, budget, lambda noise: (embedding_event(noise),), costs)
+        return finish_plan(self, config, domain, budget, lambda noise: (embedding_event(noise),), costs)
 
     def train(self, run: Run) -> Generator:
         """Release the embedding once, then fit the generator to it; only the first of the two touches the data."""

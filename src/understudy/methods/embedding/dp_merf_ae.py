@@ -23,6 +23,7 @@ from understudy.configs import Config, Count, Fraction, MethodConfig, Positive, 
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.embedding.config import embedding_events
+from understudy.engines.teacher.config import TaughtConfig, TaughtPrivacy
 from understudy.methods.base import Method, SampledPrivacy, finish_plan
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
@@ -63,7 +64,7 @@ _PURPOSE = "auto-encoder steps"
 _REPORTS = 100
 
 
-class DpMerfAePrivacy(SampledPrivacy):
+class DpMerfAePrivacy(SampledPrivacy, TaughtPrivacy):
     """What changes epsilon. Batch, steps, clip and ``noise_multiplier`` are those of the auto-encoder."""
 
     clip: Positive = 0.1
@@ -78,7 +79,7 @@ class DpMerfAeMethodConfig(Config):
     embedding: CodeEmbeddingConfig = CodeEmbeddingConfig()
 
 
-class DpMerfAeConfig(MethodConfig):
+class DpMerfAeConfig(TaughtConfig):
     """The config of ``dp-merf-ae``."""
 
     privacy: DpMerfAePrivacy = DpMerfAePrivacy()
@@ -116,7 +117,7 @@ class DpMerfAe(Method):
             return (config.privacy.event(domain, multiplier, _PURPOSE), *embedding)
 
         plan = finish_plan(self, config, domain, budget, events, _costs(config, domain))
-        return replace(plan, remarks=(_split(plan.events, budget),))
+        return replace(plan, remarks=(_split(plan.events[:2], budget),))
 
     def train(self, run: Run) -> Generator:
         """Train the auto-encoder, release the embedding of its codes once, then learn to draw codes."""
@@ -146,7 +147,7 @@ class DpMerfAe(Method):
                 target = _release_target(run, embedding, generator)
                 fit.target = target
             report_fit(run, step, run.plan.steps, fit.step(random))
-        run.lost_steps = run.plan.events[0].count - stepping.optimizer.steps
+        run.lost_steps += run.plan.events[0].count - stepping.optimizer.steps
         if target is None:  # resumed behind the last step: the law of labels is not in a checkpoint
             _release_target(run, embedding, generator)
         return generator

@@ -13,10 +13,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from understudy.configs import Config, Count, MethodConfig, Positive, PrivacyConfig, Share
+from understudy.configs import Config, Count, MethodConfig, Positive, Share
 from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig, LearnerConfig
 from understudy.engines.embedding.config import EmbeddingConfig, with_embedding
+from understudy.engines.teacher.config import TaughtConfig, TaughtPrivacy
 from understudy.errors import InputError
 from understudy.methods.base import Method, finish_plan
 from understudy.methods.config import overlay
@@ -70,7 +71,7 @@ _GPU_EMBEDDING: Mapping[str, Any] = {
 }
 
 
-class TeacherPrivacy(PrivacyConfig):
+class TeacherPrivacy(TaughtPrivacy):
     """What changes epsilon; ``None`` is decided from the declared number of records."""
 
     teachers: Count | None = None  # K
@@ -79,7 +80,7 @@ class TeacherPrivacy(PrivacyConfig):
     embedding_noise_multiplier: Positive | None = None  # decided by the share
 
 
-class TeacherConfig(MethodConfig):
+class TeacherConfig(TaughtConfig):
     """The config of a method with teachers; each narrows ``privacy`` and ``method``."""
 
     privacy: TeacherPrivacy = TeacherPrivacy()

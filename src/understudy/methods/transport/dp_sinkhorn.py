@@ -35,6 +35,7 @@ from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.config import LearnerConfig
 from understudy.engines.embedding.config import EmbeddingConfig, with_embedding
+from understudy.engines.teacher.config import TaughtConfig, TaughtPrivacy
 from understudy.methods.base import Method, SampledPrivacy, finish_plan
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
@@ -68,7 +69,7 @@ _RESERVATIONS = 200  # the ledger is written about so often in a run
 _ADVICE = "raise method.transport.regularisation or take larger batches (privacy.batch)"
 
 
-class DpSinkhornPrivacy(SampledPrivacy):
+class DpSinkhornPrivacy(SampledPrivacy, TaughtPrivacy):
     """What changes epsilon; ``None`` is decided from the declared domain."""
 
     clip: AboveRounding = 1.0  # C
@@ -84,7 +85,7 @@ class DpSinkhornMethodConfig(Config):
     embedding: EmbeddingConfig = EmbeddingConfig(steps=2000, batch=300)
 
 
-class DpSinkhornConfig(MethodConfig):
+class DpSinkhornConfig(TaughtConfig):
     """The config of ``dp-sinkhorn``."""
 
     privacy: DpSinkhornPrivacy = DpSinkhornPrivacy()

@@ -1,0 +1,267 @@
+"""How a teacher learns: noisy gradient descent on features of all records, or DP-SGD on Poisson batches of them.
+
+The gradient of a softmax layer for one record is an outer product, (p - e(y)) (phi, 1)^T, of what its answer is wrong
+by and its features with a one for the bias. So its norm is the product of two norms, and the sum of clipped gradients
+is one product of matrices: exact, and as quick as training without privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
+
+from understudy.engines.dpsgd.products import arithmetic
+from understudy.engines.dpsgd.step import Inputs, PrivateStep, StepOptions
+from understudy.engines.records import Examples, Records, load_batch
+from understudy.engines.teacher.config import CLIP, MOMENTUM, PrivateTeacherConfig
+from understudy.errors import BudgetError, InputError
+from understudy.files import read_tensors, write_tensors
+from understudy.models.generator import TeacherModelConfig
+from understudy.models.scattering import Scattering
+from understudy.models.teacher import Teacher
+from understudy.privacy.events import Event, PoissonSampling
+from understudy.privacy.ledger import Account
+from understudy.privacy.mechanisms import GaussianSum
+from understudy.runs.run import Run
+
+if TYPE_CHECKING:
+    from understudy.data.domain import Domain
+    from understudy.engines.dpsgd.gradients import Loss
+
+_KEPT = 20  # times that the state is written, and so the ledger
+_HEAD = "head."  # of the names of a network's weights
+_CACHED, _CACHED_ON_GPU = 2**19, 2**28  # numbers of features in one product
+_CHUNK = 500  # images whose features are computed at a time
+
+
+def train_teacher(run: Run, config: PrivateTeacherConfig, event: Event, clip: float = CLIP) -> Teacher:
+    """The teacher whose steps ``event`` of the plan pays for, trained now, or from where a stopped run left it.
+
+    Privacy: all executions of one event, see ``softmax_gradients`` and ``PrivateStep``. The state that is kept is made
+    of sanitized values. Steps that were recorded and whose result was lost are not taken again.
+    """
+    account, teacher = run.ledger.account(event), new_teacher(run.plan.domain, config).to(run.device)
+    kept = _kept_state(run.files.teacher, account)
+    if account.remaining:
+        records = FeatureRecords(run, teacher.features)
+        lesson = _linear_lesson if config.kind == "linear" else _network_lesson
+        for state in lesson(_Lesson(run, teacher, config, event, clip), records, kept):
+            write_tensors(run.files.teacher, state)
+            run.prepare(teacher_taught=float(state["steps"] / event.count))
+            kept = state
+    assert kept is not None
+    run.lost_steps += event.count - int(kept["steps"])
+    _load(teacher, kept)
+    return teacher.cpu().eval()
+
+
+def kept_teacher(path: Path, domain: Domain, config: PrivateTeacherConfig) -> Teacher | None:
+    """The teacher of an unfinished run as it stands; None where it has not begun to learn."""
+    if not path.exists():
+        return None
+    teacher = new_teacher(domain, config)
+    _load(teacher, read_tensors(path)[0])
+    return teacher.eval()
+
+
+def new_teacher(domain: Domain, config: PrivateTeacherConfig) -> Teacher:
+    """A teacher that knows nothing yet."""
+    return Teacher(domain.shape, domain.classes or 1, model_config(config))
+
+
+def model_config(config: PrivateTeacherConfig) -> TeacherModelConfig:
+    """What a release says of its teacher."""
+    return TeacherModelConfig(
+        kind=config.kind, scales=config.scales or 2, directions=config.directions, width=config.width
+    )
+
+
+def _kept_state(path: Path, account: Account) -> dict[str, Tensor] | None:
+    """What a stopped run has kept, if anything.
+
+    Privacy: a state without its record, or a whole record without its state, is refused, as a single release is.
+    """
+    if path.exists() and not account.reserved:
+        raise InputError(
+            f"ledger: {path} exists, but the ledger does not hold the steps that made it; its spending is unknown, so "
+            "the run cannot go on"
+        )
+    if not path.exists() and not account.remaining:
+        raise BudgetError(f"budget: the result of {account.template.purpose!r} was paid for, but {path} is gone")
+    return read_tensors(path)[0] if path.exists() else None
+
+
+# The records, as the teacher sees them
+
+
+class FeatureRecords(Records):
+    """Scattering features of all private records, in half precision, with an empty record at the end.
+
+    Privacy: features are a function of one image and of nothing else; they are private, and so is how many there are.
+    """
+
+    def __init__(self, run: Run, scattering: Scattering) -> None:
+        count, self._device = len(run.data), run.device
+        self.features = torch.zeros(
+            (count + 1, scattering.maps, *scattering.grid), dtype=torch.float16, device=run.device
+        )
+        self.labels = torch.zeros(count + 1, dtype=torch.long, device=run.device)
+        for start in range(0, count, _CHUNK):
+            chunk = slice(start, min(count, start + _CHUNK))
+            images_private, labels_private = load_batch(run.data, chunk, run.device)
+            self.features[chunk], self.labels[chunk] = scattering(images_private).half(), labels_private
+            run.prepare(teacher_features=chunk.stop / count)
+        self.filler = count
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one record's features."""
+        return tuple(self.features.shape[1:])
+
+    def gather(self, indices_private: Tensor) -> Examples:
+        """The features of some records.
+
+        Privacy: private, to be clipped one by one; places with the filler's number do not count.
+        """
+        features = self.features.index_select(0, indices_private).float()
+        labels = self.labels.index_select(0, indices_private)
+        return Examples(
+            features, labels, torch.ones(len(features), device=self._device), indices_private != self.filler
+        )
+
+
+class SoftmaxRows:
+    """Feature rows (N, D), their labels, and the length of each row with a one for the bias, NaN for a broken one."""
+
+    def __init__(self, features: Tensor, labels: Tensor) -> None:
+        finite = torch.cat([chunk.isfinite().all(dim=1) for chunk in features.split(_CHUNK)])
+        self.features = features if bool(finite.all()) else torch.where(finite[:, None], features, 0.0)
+        self.labels = labels
+        squares = torch.cat([chunk.double().square().sum(dim=1) for chunk in self.features.split(_CHUNK)])
+        self.lengths = torch.where(finite, (squares + 1).sqrt(), torch.nan)
+
+    def chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Rows, labels and lengths, always equally many at a time, filled up with broken rows."""
+        count, width = self.features.shape
+        at_once = max(1, (_CACHED_ON_GPU if self.features.is_cuda else _CACHED) // width)
+        for start in range(0, count, at_once):
+            chunk = slice(start, start + at_once)
+            rows, labels, lengths = self.features[chunk].float(), self.labels[chunk], self.lengths[chunk]
+            missing = at_once - len(rows)
+            if missing:
+                rows = torch.cat([rows, rows.new_zeros(missing, width)])
+                labels = torch.cat([labels, labels.new_zeros(missing)])
+                lengths = torch.cat([lengths, lengths.new_full((missing,), torch.nan)])
+            yield rows, labels, lengths
+
+
+def softmax_gradients(mechanism: GaussianSum, weights: Tensor, records: SoftmaxRows) -> Tensor:
+    """The sum of all records' clipped gradients, (classes, D + 1), the bias last; in float64.
+
+    Privacy: a record's gradient depends on that record and on the (sanitized) weights alone. Its norm is that of the
+    error times that of the features *and the one of the bias*, so scaling the error by C / norm clips the whole outer
+    product: adding or removing a record moves the sum by at most C (add-remove, sensitivity "C"). A record that is not
+    finite adds nothing, whatever it holds.
+    """
+    total = torch.zeros(weights.shape, dtype=torch.float64, device=weights.device)
+    with arithmetic("fp32"):
+        for features, labels, lengths in records.chunks():
+            answers = torch.addmm(weights[:, -1], features, weights[:, :-1].T).softmax(dim=1)
+            errors = answers - one_hot(labels, len(weights))
+            norms = torch.linalg.vector_norm(errors, dim=1, dtype=torch.float64) * lengths
+            factors = mechanism.clip_factors(norms, lengths.isfinite())[:, None]
+            errors = torch.where(factors > 0, errors * factors, 0.0).float()
+            total[:, :-1] += errors.T @ features
+            total[:, -1] += errors.sum(dim=0, dtype=torch.float64)
+    return total
+
+
+# The two ways to learn: each yields its state whenever it should be kept, and at its end
+
+
+@dataclass(frozen=True)
+class _Lesson:
+    run: Run
+    teacher: Teacher
+    config: PrivateTeacherConfig
+    event: Event
+    clip: float
+
+    @property
+    def block(self) -> int:
+        """After so many steps the state is kept; the ledger is written as often."""
+        return max(1, self.event.count // _KEPT)
+
+
+def _linear_lesson(
+    lesson: _Lesson, records: FeatureRecords, kept: Mapping[str, Tensor] | None
+) -> Iterator[dict[str, Tensor]]:
+    """Gradient descent with momentum on all records; what is kept of it is the mean of the weights of the later half.
+
+    Privacy: a step is one execution; it is divided by the declared number of records.
+    """
+    run, event = lesson.run, lesson.event
+    mechanism = GaussianSum(run.ledger, run.randomness, clip=lesson.clip, event=event)
+    rows = SoftmaxRows(records.features[:-1].flatten(1), records.labels[:-1])
+    shape, block = (run.plan.domain.classes or 1, lesson.teacher.features.count + 1), lesson.block
+    names = ("weights", "velocity", "sum")
+    begun = dict.fromkeys(names, torch.zeros(shape)) if kept is None else kept
+    weights, velocity, later = (begun[name].to(run.device) for name in names)
+    steps, summed = (0, 0) if kept is None else (int(kept["steps"]), int(kept["summed"]))
+    while mechanism.account.remaining:
+        total_dp = mechanism.release(softmax_gradients(mechanism, weights, rows), block=block).value_dp
+        velocity = MOMENTUM * velocity + (total_dp / run.plan.domain.nominal_records).float()
+        weights, steps = weights - (lesson.config.learning_rate or 1.0) * velocity, steps + 1
+        if 2 * steps > event.count:
+            later, summed = later + weights, summed + 1
+        if steps % block == 0 or not mechanism.account.remaining:
+            mechanism.check_finite()
+            counts = {"steps": torch.tensor(steps), "summed": torch.tensor(summed)}
+            yield {"weights": weights, "velocity": velocity, "sum": later, **counts}
+
+
+def _network_lesson(
+    lesson: _Lesson, records: FeatureRecords, kept: Mapping[str, Tensor] | None
+) -> Iterator[dict[str, Tensor]]:
+    """DP-SGD on Poisson batches of features.
+
+    Privacy: all private reads are those of ``PrivateStep``.
+    """
+    run, teacher, sampling = lesson.run, lesson.teacher, lesson.event.sampling
+    assert isinstance(sampling, PoissonSampling)
+    batch = round(sampling.rate * run.plan.domain.nominal_records)
+    options = StepOptions(batch, lesson.clip, lesson.config.learning_rate or 1e-3)
+    stepping = PrivateStep(run, teacher.head, _naming, options, lesson.event, records=records)
+    if kept is not None:
+        _load(teacher, kept)
+        stepping.optimizer.load_state_dict({name: kept[name] for name in ("first", "second", "steps")})
+    while stepping.remaining:
+        stepping.take()
+        steps = stepping.optimizer.steps
+        if steps % lesson.block == 0 or not stepping.remaining:
+            stepping.check_finite()
+            moments = {name: torch.as_tensor(value) for name, value in stepping.optimizer.state_dict().items()}
+            yield {**{f"{_HEAD}{name}": value for name, value in teacher.head.state_dict().items()}, **moments}
+
+
+def _naming(records_private: Examples, random: torch.Generator) -> tuple[Inputs, Loss]:
+    """The head is shown features; its loss is the cross-entropy of each record's label."""
+    labels = records_private.labels
+    assert labels is not None, "checked by the plan"
+    return (records_private.images,), lambda logits: cross_entropy(logits, labels, reduction="none")
+
+
+def _load(teacher: Teacher, kept: Mapping[str, Tensor]) -> None:
+    """Put what was kept into the head of a teacher."""
+    if "weights" in kept:
+        weights = kept["sum"] / kept["summed"] if kept["summed"] else kept["weights"]
+        head = {"weight": weights[:, :-1], "bias": weights[:, -1]}
+    else:
+        head = {name.removeprefix(_HEAD): value for name, value in kept.items() if name.startswith(_HEAD)}
+    teacher.head.load_state_dict(head)
