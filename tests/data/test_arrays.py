@@ -144,7 +144,10 @@ def nan_at(value: float) -> np.ndarray:
         ({"images": GREY, "labels": [0, np.nan], "records": 1, "classes": 10}, "labels: found nan"),
         ({"images": GREY, "labels": [0, 1e30], "records": 1, "classes": 10}, "labels: found 1e+30"),
         ({"images": GREY, "labels": [0, -1e30], "records": 1, "classes": 10}, "labels: found -1e+30"),
-        ({"images": GREY, "labels": ["a", "b"], "records": 1, "classes": 10}, "labels: type <U1; pass whole numbers"),
+        (
+            {"images": GREY, "labels": ["a", "b"], "records": 1, "classes": 10},
+            "labels: 2 classes (a, b), but classes=10",
+        ),
         ({"images": GREY, "labels": np.eye(2), "records": 1, "classes": 2}, "labels: shape (2, 2); pass one whole"),
         ({"images": GREY, "labels": [0], "records": 1, "classes": 2}, "labels: 1 values for 2 images"),
         ({"images": GREY, "labels": [0, 1], "records": 1, "classes": 0}, "classes: 0 is not a positive whole number"),

@@ -67,7 +67,9 @@ def test_numbered_folders_are_their_own_labels(write_image: Write, tmp_path: Pat
     assert data.labels is not None
     assert data.labels.tolist() == data.images[:, 0, 0, 0].tolist() == [0, 10, 2]
     assert data.domain.class_names is None
-    assert "sub-folder 10, but classes=10 was declared; pass classes=11 or remove it" in refused(tmp_path, 10)
+    assert "sub-folders: found class 10, but classes=10 was declared; pass classes=11 or remove it" in refused(
+        tmp_path, 10
+    )
 
 
 def test_a_folder_per_client(write_image: Write, tmp_path: Path) -> None:
@@ -125,9 +127,11 @@ def test_undeclared_folders(write_image: Write, tmp_path: Path) -> None:
     sentence = refused(tmp_path)
     assert "4 sub-folders (cat, dog, emu, ...), but the classes were not declared; pass classes=4" in sentence
     assert "clients=True" in sentence
-    assert "4 sub-folders, but classes=3 was declared; pass classes=4" in refused(tmp_path, 3)
+    assert "4 classes (cat, dog, emu, fox), but classes=3 was declared; pass classes=4" in refused(tmp_path, 3)
     names = SourceOptions(class_names=("cat", "dog", "emu"))
-    assert "sub-folder 'fox' is not one of class_names=cat, dog, emu" in refused(tmp_path, options=names)
+    assert "'fox' is not one of class_names=cat, dog, emu; add it there or remove it" in refused(
+        tmp_path, options=names
+    )
     assert "nominal_clients" in refused(tmp_path, options=SourceOptions(clients=True))
 
 
@@ -233,3 +237,52 @@ def test_orientation_of_photographs_is_applied(tmp_path: Path) -> None:
     exif[0x0112] = 6  # rotate by a quarter
     Image.new("L", (8, 16), 5).save(tmp_path / "x.jpg", exif=exif)
     assert load(tmp_path, records=1).domain.shape == (1, 8, 16)
+
+
+# Broken files
+
+
+@pytest.fixture
+def half_broken(write_image: Write, tmp_path: Path) -> Path:
+    """Two images and three files that are none."""
+    for name in ("a", "e"):
+        write_image(tmp_path / "set" / f"{name}.png")
+    for name in ("b", "c", "d"):
+        (tmp_path / "set" / f"{name}.png").write_text("not an image")
+    return tmp_path / "set"
+
+
+def test_up_to_a_declared_number_of_broken_files_is_left_out(
+    half_broken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for allowed in (3, 10):
+        data = load(half_broken, records=9, options=SourceOptions(skip_broken=allowed))
+        assert len(data) == 2
+        assert f"skip_broken: {allowed}" in data.domain.assumed_public()
+        assert (
+            f"skip_broken: 3 of at most {allowed} broken files left out: {half_broken}/b.png" in capsys.readouterr().err
+        )
+    sentence = refused(half_broken, options=SourceOptions(skip_broken=2))
+    assert "d.png: corrupt or not a PNG or JPEG" in sentence
+    assert "more than skip_broken=2 are broken (`understudy data check` lists them all)" in sentence
+    assert "b.png: corrupt" in refused(half_broken)
+
+
+def test_what_is_left_out_does_not_hang_on_other_records(half_broken: Path, write_image: Write) -> None:
+    """An image of another size is not broken by itself: which of two were it?"""
+    write_image(half_broken / "z.png", size=(9, 9))
+    assert "z.png: 9x9 grey, but" in refused(half_broken, options=SourceOptions(skip_broken=9))
+
+
+def test_nothing_but_broken_files(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_text("no")
+    assert "no PNG or JPEG file in it (1 broken ones left out)" in refused(
+        tmp_path, options=SourceOptions(skip_broken=1)
+    )
+
+
+def test_names_in_sorted_order_are_told(write_image: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("Uninfected", "Parasitized"):
+        write_image(tmp_path / name / "1.png")
+    load(tmp_path, records=9, classes=2)
+    assert "labels: 0 = Parasitized, 1 = Uninfected" in capsys.readouterr().err

@@ -84,7 +84,7 @@ def test_what_is_not_an_image_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="1-dimensional data, not images"):
         load(tmp_path / "labels", records=4)
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(InputError, match=r"notes.txt: not a known kind of file; pass an .npz archive"):
+    with pytest.raises(InputError, match=r"notes.txt: not a known kind of file; pass a folder of images, a .csv"):
         load(tmp_path / "notes.txt", records=4)
     (tmp_path / "x-images-idx3-ubyte").write_bytes(idx(IMAGES))
     with pytest.raises(InputError, match="does not say who contributed what"):

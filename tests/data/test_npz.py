@@ -122,3 +122,44 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         npz.write_arrays(target, {"x": IMAGES[:1]})
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
     assert np.array_equal(npz.read_array(target, "x"), IMAGES)
+
+
+@pytest.mark.parametrize(("images", "labels"), [("data", "target"), ("X", "Y"), ("image", "label"), ("img", "class")])
+def test_usual_names_are_found_and_others_declared(tmp_path: Path, images: str, labels: str) -> None:
+    np.savez(tmp_path / "a.npz", **{images: IMAGES, labels: LABELS})
+    assert load(tmp_path / "a.npz", records=9, classes=3).labels is not None
+    np.savez(tmp_path / "b.npz", scans=IMAGES, kind=LABELS)
+    declared = SourceOptions(image="column:scans", label="column:kind")
+    data = load(tmp_path / "b.npz", records=9, classes=3, options=declared)
+    assert data.labels is not None
+    assert data.labels.tolist() == LABELS.tolist()
+
+
+def test_archives_as_medmnist_writes_them(tmp_path: Path) -> None:
+    parts = {"train": IMAGES, "val": IMAGES[:2], "test": IMAGES[:3]}
+    arrays = {f"{split}_images": content for split, content in parts.items()}
+    arrays |= {f"{split}_labels": LABELS[: len(content), None] for split, content in parts.items()}
+    np.savez(tmp_path / "pathmnist.npz", **arrays)
+    data = load(tmp_path / "pathmnist.npz", records=9, classes=3)
+    assert data.labels is not None
+    assert data.labels.tolist() == LABELS.tolist()
+    assert len(load(tmp_path / "pathmnist.npz", split="test", records=9, classes=3)) == 3
+
+
+def test_labels_may_be_names(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=IMAGES, y=np.array(["dog", "cat", "dog", "emu"]))
+    data = load(tmp_path / "a.npz", records=9, options=SourceOptions(class_names=("emu", "dog", "cat", "fox")))
+    assert data.labels is not None
+    assert data.labels.tolist() == [1, 2, 1, 0]
+    assert "'emu' is not one of class_names=dog, cat" in refused_names(tmp_path / "a.npz", ("dog", "cat"))
+
+
+def refused_names(path: Path, names: tuple[str, ...]) -> str:
+    with pytest.raises(InputError) as caught:
+        load(path, records=9, options=SourceOptions(class_names=names))
+    return str(caught.value)
+
+
+def test_arrays_are_whole_or_not(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=IMAGES, y=LABELS)
+    assert "skip_broken: " in refused(tmp_path / "a.npz", options=SourceOptions(skip_broken=1))

@@ -1,4 +1,4 @@
-"""From arrays to an ``ImageDataset``: layouts, value ranges, labels and clients are checked, then mapped."""
+"""From arrays to an ``ImageDataset``: layouts, value ranges, labels, clients and people are checked, then mapped."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from understudy.data.dataset import STORED_RANGE, ImageDataset, check_column, check_label_range
+from understudy.data.columns import normalise_ids, normalise_labels
+from understudy.data.dataset import STORED_RANGE, ImageDataset
 from understudy.data.domain import (
     Declared,
     SourceOptions,
     declare_domain,
     require_classes,
     require_clients,
+    require_people,
     require_records,
 )
 from understudy.errors import EmptyDataError, InputError
@@ -26,6 +28,7 @@ def from_arrays(
     labels: ArrayLike | None = None,
     *,
     client_ids: ArrayLike | None = None,
+    people: ArrayLike | None = None,
     records: int | None = None,
     classes: int | None = None,
     options: SourceOptions | None = None,
@@ -34,8 +37,9 @@ def from_arrays(
 
     ``images`` is (N, H, W), (N, C, H, W) or (N, H, W, C). Values that are not 8-bit need
     ``options.value_range=(lowest, highest)`` and are mapped linearly to 0..255 and rounded: released images live
-    there. ``records`` (the public size) is required; ``classes`` is required with labels, ``options.nominal_clients``
-    with ``client_ids``.
+    there. ``labels`` are whole numbers or names; ``people`` say whom each record is of. ``records`` (the public size)
+    is required, ``classes`` with labels, ``options.nominal_clients`` with ``client_ids``, and
+    ``options.nominal_people`` with ``people``.
 
     Privacy: each record is converted by itself with declared constants; nothing is learnt from the records.
     """
@@ -43,6 +47,11 @@ def from_arrays(
     nominal_records = require_records(records)
     if options.nominal_clients is not None and client_ids is None:
         raise InputError("nominal_clients: declared, but records carry no clients; pass them, or leave it out")
+    if options.nominal_people is not None and people is None:
+        raise InputError(
+            "nominal_people: declared, but nothing says whom records are of; pass people (--declare person=...), or"
+            " leave it out"
+        )
     pixels = normalise_images(np.asarray(images), options)
     if labels is None or options.unlabelled:
         if labels is None and (classes is not None or options.class_names is not None):
@@ -50,7 +59,7 @@ def from_arrays(
         numbers, declared_classes = None, None
     else:
         declared_classes = require_classes(classes, options)
-        numbers = normalise_labels(np.asarray(labels), len(pixels), declared_classes)
+        numbers = normalise_labels(np.asarray(labels), len(pixels), declared_classes, options.class_names)
     domain = declare_domain(
         shape=pixels.shape[1:],
         classes=declared_classes,
@@ -58,9 +67,12 @@ def from_arrays(
         value_range=STORED_RANGE,
         nominal_records=nominal_records,
         nominal_clients=None if client_ids is None else require_clients(options),
+        nominal_people=None if people is None else require_people(options),
+        skip_broken=options.skip_broken or None,
     )
-    clients = None if client_ids is None else normalise_clients(np.asarray(client_ids), len(pixels))
-    return ImageDataset(options.name or "arrays", domain, pixels, numbers, clients)
+    clients = None if client_ids is None else normalise_ids("client_ids", client_ids, len(pixels))
+    persons = None if people is None else normalise_ids("people", people, len(pixels))
+    return ImageDataset(options.name or "arrays", domain, pixels, numbers, clients, persons)
 
 
 def normalise_images(images: NDArray[Any], options: SourceOptions) -> NDArray[np.uint8]:
@@ -153,30 +165,3 @@ def resize(images: NDArray[np.uint8], size: tuple[int, int] | None) -> NDArray[n
             picture = Image.fromarray(np.ascontiguousarray(plane))
             resized[record, channel] = np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR))
     return resized
-
-
-def normalise_labels(labels: NDArray[Any], records: int, classes: int) -> NDArray[np.int64]:
-    """Labels as int64 in 0..classes-1; whole numbers stored as floats are accepted, fractions are not."""
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.dtype.kind not in "buif":
-        raise InputError(f"labels: type {labels.dtype}; pass whole numbers from 0 to {classes - 1}")
-    check_column("labels", labels, records)
-    if labels.dtype.kind == "f":
-        wrong = labels[~np.isfinite(labels) | (labels != np.floor(labels))]
-        if wrong.size:
-            raise InputError(f"labels: found {wrong[0]:g}; pass whole numbers from 0 to {classes - 1}")
-    too_far = labels[(labels > 2.0**62) | (labels < -(2.0**62))]
-    if too_far.size:
-        raise InputError(f"labels: found {too_far[0]:g}, but classes={classes} was declared; renumber or drop them")
-    numbers = labels.astype(np.int64)
-    check_label_range(numbers, classes)
-    return numbers
-
-
-def normalise_clients(client_ids: NDArray[Any], records: int) -> NDArray[np.int64]:
-    """Clients numbered from 0 in sorted order; ids may be whole numbers or text."""
-    check_column("client_ids", client_ids, records)
-    if client_ids.dtype.kind not in "iuUS":
-        raise InputError(f"client_ids: type {client_ids.dtype}; pass one whole number or name per record")
-    return np.unique(client_ids, return_inverse=True)[1].astype(np.int64)

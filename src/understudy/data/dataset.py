@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from understudy.data.domain import Domain, positive_whole
 from understudy.errors import InputError
 
-Unit = Literal["record", "client"]
+Unit = Literal["record", "client", "person"]
 STORED_RANGE = (0.0, 255.0)
 
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """Images as 8-bit integers (N, channels, height, width) with optional labels and clients.
+    """Images as 8-bit integers (N, channels, height, width) with optional labels, clients and people.
 
     Values live in 0..255 whatever the source held, because released images do; ``from_arrays`` maps a declared range
     to it. Arrays are not copied: do not change them afterwards.
 
-    Privacy: ``images``, ``labels``, ``client_ids`` and ``len()`` are private. Only ``domain`` and ``name`` are public,
-    and nothing here compares ``domain.nominal_records`` or ``domain.nominal_clients`` with the true counts.
+    Privacy: ``images``, ``labels``, ``client_ids``, ``people`` and ``len()`` are private. Only ``domain`` and ``name``
+    are public, and nothing here compares the nominal records, clients or people of ``domain`` with the true counts.
     """
 
     name: str
@@ -32,15 +32,17 @@ class ImageDataset:
     images: NDArray[np.uint8]
     labels: NDArray[np.int64] | None = None
     client_ids: NDArray[np.int64] | None = None
+    people: NDArray[np.int64] | None = None  # whom each record is of; a person with all records is a unit
 
     def __post_init__(self) -> None:
         _check_images(self.images, self.domain)
         _check_labels(self.labels, self.domain, len(self.images))
-        if self.client_ids is not None:
-            _check_dtype("client_ids", self.client_ids, np.int64)
-            check_column("client_ids", self.client_ids, len(self.images))
-            if self.client_ids.size and self.client_ids.min() < 0:
-                raise InputError(f"client_ids: found {self.client_ids.min()}; number the clients from 0")
+        for name, column, whom in (("client_ids", self.client_ids, "clients"), ("people", self.people, "people")):
+            if column is not None:
+                _check_dtype(name, column, np.int64)
+                check_column(name, column, len(self.images))
+                if column.size and column.min() < 0:
+                    raise InputError(f"{name}: found {column.min()}; number the {whom} from 0")
 
     def __len__(self) -> int:
         """The true number of records. Privacy: private; rates and normalisers use ``domain.nominal_records``."""
@@ -58,22 +60,25 @@ class ImageDataset:
             self.images[indices],
             None if self.labels is None else self.labels[indices],
             None if self.client_ids is None else self.client_ids[indices],
+            None if self.people is None else self.people[indices],
         )
 
     def unit_of_record(self, unit: Unit) -> NDArray[np.int64]:
         """For each record the number of its unit, counted from 0 without gaps. Privacy: private."""
         if unit == "record":
             return np.arange(len(self), dtype=np.int64)
-        return np.unique(self._clients(), return_inverse=True)[1].astype(np.int64)
+        return np.unique(self._units(unit), return_inverse=True)[1].astype(np.int64)
 
     def nominal_units(self, unit: Unit) -> int:
         """The declared, public number of units: what rates and subset counts are held against."""
         if unit == "record":
             return self.domain.nominal_records
-        self._clients()
-        if self.domain.nominal_clients is None:
-            raise InputError("unit: 'client' was asked, but nominal_clients was not declared; pass nominal_clients=N")
-        return self.domain.nominal_clients
+        self._units(unit)
+        nominal = self.domain.nominal_clients if unit == "client" else self.domain.nominal_people
+        if nominal is None:
+            name = "nominal_clients" if unit == "client" else "nominal_people"
+            raise InputError(f"unit: {unit!r} was asked, but {name} was not declared; pass {name}=N")
+        return nominal
 
     def fingerprint(self) -> str:
         """SHA-256 of the records in order, to recognise the same data on resume.
@@ -81,19 +86,22 @@ class ImageDataset:
         Privacy: private (it confirms a guess of the data); it stays in the run folder.
         """
         digest = hashlib.sha256()
-        for column in (self.images, self.labels, self.client_ids):
+        told = () if self.people is None else (self.people,)  # data without people keep the fingerprint they had
+        for column in (self.images, self.labels, self.client_ids, *told):
             header = "none" if column is None else f"{column.dtype.str}{column.shape}"
             digest.update(header.encode() + b"\n")
             if column is not None:
                 digest.update(np.ascontiguousarray(column).data)
         return digest.hexdigest()
 
-    def _clients(self) -> NDArray[np.int64]:
-        if self.client_ids is None:
+    def _units(self, unit: Unit) -> NDArray[np.int64]:
+        column = self.client_ids if unit == "client" else self.people
+        if column is None:
+            kind, way_out = ("clients", "clients=True") if unit == "client" else ("people", "person=column:NAME, say,")
             raise InputError(
-                "unit: 'client' was asked, but the data set has no clients; load it with clients=True or use 'record'"
+                f"unit: {unit!r} was asked, but the data set has no {kind}; load it with {way_out} or use 'record'"
             )
-        return self.client_ids
+        return column
 
 
 def check_column(name: str, column: NDArray[Any], records: int) -> None:
@@ -161,7 +169,20 @@ def with_clients(data: ImageDataset, clients: int | None) -> ImageDataset:
     owners = data.client_ids
     if owners is None:
         owners = np.arange(len(data), dtype=np.int64) % enrolled
-    return ImageDataset(data.name, domain, data.images, data.labels, owners)
+    return ImageDataset(data.name, domain, data.images, data.labels, owners, data.people)
+
+
+def check_enrolled(data: ImageDataset, enrolled: int) -> None:
+    """Refuse data of more clients than are enrolled, before a run begins.
+
+    Privacy: enrolment is public and part of the contract with every client, unlike a nominal number of records; data
+    that break it are not trained on at all. Who hears of it is the owner of the data.
+    """
+    if data.client_ids is not None and len(np.unique(data.client_ids)) > enrolled:
+        raise InputError(
+            f"clients: the data hold {len(np.unique(data.client_ids))} clients, but nominal_clients={enrolled} are"
+            " enrolled; declare nominal_clients as the number of enrolled clients"
+        )
 
 
 def no_records(domain: Domain, name: str) -> ImageDataset:

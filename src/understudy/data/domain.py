@@ -7,16 +7,27 @@ are arguments of ``load``.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from understudy.configs import SMALL_IMAGE, Count, Strict
+from understudy.configs import SMALL_IMAGE, Count, Natural, Strict
 from understudy.errors import InputError
 
 Declaration = TypeVar("Declaration", bound=BaseModel)
+DEEPEST_FOLDER = 8  # below the source; deeper ones are not entered
+_YOUNG = ("nominal_people", "skip_broken")  # facts that are written only where they are declared
 
 
 class Domain(BaseModel):
@@ -33,6 +44,14 @@ class Domain(BaseModel):
     value_range: tuple[float, float] = (0.0, 255.0)
     nominal_records: Count
     nominal_clients: Count | None = None
+    nominal_people: Count | None = None
+    skip_broken: Count | None = None  # how many files at most may be left out as broken
+
+    @model_serializer(mode="wrap")
+    def _without_undeclared(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A domain without people looks as it always did, so that older versions can read it."""
+        written: dict[str, Any] = write(self)
+        return {key: value for key, value in written.items() if key not in _YOUNG or value is not None}
 
     @model_validator(mode="after")
     def _sensible(self) -> Domain:
@@ -76,14 +95,45 @@ class Domain(BaseModel):
             statements.append("class names: " + ", ".join(self.class_names))
         if self.nominal_clients is not None:
             statements.append(f"nominal_clients: {self.nominal_clients}")
+        if self.nominal_people is not None:
+            statements.append(f"nominal_people: {self.nominal_people}")
+        if self.skip_broken is not None:
+            statements.append(f"skip_broken: {self.skip_broken}")
         return statements
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a source says something about a record: in a column, in the name of its file, or in a folder above it."""
+
+    kind: Literal["column", "name", "folder"]
+    column: str = ""
+    pattern: re.Pattern[str] | None = None
+    level: int = 0  # of a folder: 1 lies directly in the source
+
+
+def parse_place(text: str) -> Place:
+    """``column:NAME``, ``name:REGEX`` or ``folder:LEVEL``."""
+    kind, _, rest = text.partition(":")
+    if kind == "column" and rest:
+        return Place("column", column=rest)
+    if kind == "name" and rest:
+        try:
+            return Place("name", pattern=re.compile(rest))
+        except re.error as error:
+            raise ValueError(f"{rest!r} is no regular expression ({error})") from None
+    if kind == "folder" and rest.isascii() and rest.isdigit() and 1 <= int(rest) <= DEEPEST_FOLDER:
+        return Place("folder", level=int(rest))
+    raise ValueError(f"write column:NAME, name:REGEX, or folder:LEVEL with a level from 1 to {DEEPEST_FOLDER}")
 
 
 class SourceOptions(Strict):
     """How to read a source and what the owner declares about it beyond ``records`` and ``classes``.
 
     Privacy: everything here is chosen by the owner without looking at the records. What ends up in the domain (class
-    names, number of clients) is published in the certificate.
+    names, number of clients or people, ``skip_broken``) is published in the certificate. Whether a file is broken
+    follows from that file alone, so leaving it out moves no other record. But that a run takes place at all then tells
+    that no more than ``skip_broken`` files were broken: that fact is public, and stated as assumed so.
     """
 
     name: str | None = None  # what reports call the data set
@@ -95,9 +145,30 @@ class SourceOptions(Strict):
     clients: bool = False  # read who contributed each record (sub-folder per client, or the array "writer"/"clients")
     nominal_clients: Count | None = None  # declared, public number of clients
     min_images: Count | None = None  # FEMNIST only: leave out writers with fewer images
+    person: str | None = None  # where to find whom a record is of: column:NAME, name:REGEX or folder:LEVEL
+    nominal_people: Count | None = None  # declared, public number of people
+    label: str | None = None  # where to find the class of a record, as for ``person``
+    image: str | None = None  # column:NAME of the image in a table, or of its path; the array in an archive
+    skip_broken: Natural = 0  # leave out up to so many broken files; one more is an error
+    window: tuple[float, float] | None = None  # DICOM: centre and width of the values that become 0..255
+
+    @field_validator("person", "label", "image")
+    @classmethod
+    def _a_place(cls, text: str | None) -> str | None:
+        if text is not None:
+            parse_place(text)
+        return text
 
     @model_validator(mode="after")
     def _sensible(self) -> SourceOptions:
+        if self.image is not None and parse_place(self.image).kind != "column":
+            raise ValueError(f"image: {self.image!r}; only column:NAME says where images are")
+        if self.person is not None and self.clients:
+            raise ValueError("person: given together with clients=True; pass one of them")
+        if self.window is not None and self.window[1] <= 0:
+            raise ValueError(f"window: a width of {self.window[1]:g}; pass (centre, width) with a width above 0")
+        if self.label is not None and self.unlabelled:
+            raise ValueError("label: given together with unlabelled=True; pass one of them")
         if self.value_range is not None and self.value_range[0] >= self.value_range[1]:
             raise ValueError(f"value_range: {self.value_range} is empty; pass (lowest, highest)")
         if self.size is not None and not all(8 <= side <= 64 for side in self.size):
@@ -120,6 +191,11 @@ class Declared:
     def __post_init__(self) -> None:
         if self.options.unlabelled and self.classes is not None:
             raise InputError(f"classes: {self.classes} given together with unlabelled=True; pass one of them")
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the caller said that records carry a class."""
+        return self.classes is not None or self.options.class_names is not None
 
     def with_options(self, **changes: object) -> Declared:
         """The same declaration with some options changed."""
@@ -182,6 +258,29 @@ def require_clients(options: SourceOptions) -> int:
             " pass nominal_clients=N, a public number (it need not be exact)"
         )
     return options.nominal_clients
+
+
+def require_people(options: SourceOptions) -> int:
+    """The declared number of people; there is no default, because the true number is private."""
+    if options.nominal_people is None:
+        raise InputError(
+            "nominal_people: records are of people, but the number of people was not declared;"
+            " pass nominal_people=N (--declare nominal_people=N), a public number (it need not be exact)"
+        )
+    return options.nominal_people
+
+
+def refuse_people(domain: Domain, method: str) -> None:
+    """The one place that keeps people out of a training that does not protect them.
+
+    Privacy: a method whose unit is a record, trained on data with several images of a person, promises that person
+    less than it seems to. Whoever declared people must hear it before the data are touched.
+    """
+    if domain.nominal_people is not None:
+        raise InputError(
+            f"person: people were declared, but {method} protects single records, not all images of a person; leave"
+            " person and nominal_people out to train for records, or train a federated method with clients=true"
+        )
 
 
 def require_classes(classes: int | None, options: SourceOptions) -> int:

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy.data.arrays import from_arrays, map_values, normalise_labels
+from understudy.data.arrays import from_arrays, map_values
+from understudy.data.columns import normalise_labels
 from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Declared, SourceOptions
 from understudy.data.npz import array_names, read_array

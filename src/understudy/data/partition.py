@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +23,10 @@ _ARRAYS = ("assignment", "subsets", "unit", "fingerprint")
 class Partition:
     """Which subset each record belongs to.
 
-    Privacy: every unit (a record, or a client with all its records) is assigned independently of all others, so adding
-    or removing one unit changes one subset and leaves the others as they are (privacy.md, section 2). A shuffled split
-    into equal parts would not do: there one unit moves others. Subsets may be empty. Assignment, sizes and the saved
-    file are private and stay in the run folder.
+    Privacy: every unit (a record, or a client or person with all records) is assigned independently of all others, so
+    adding or removing one unit changes one subset and leaves the others as they are (privacy.md, section 2). A shuffled
+    split into equal parts would not do: there one unit moves others. Subsets may be empty. Assignment, sizes and the
+    saved file are private and stay in the run folder.
     """
 
     assignment: NDArray[np.int64]  # subset of each record
@@ -88,7 +89,7 @@ class Partition:
         if set(array_names(path)) != set(_ARRAYS):
             raise InputError(f"{path}: not a partition; start a new run")
         assignment, subsets, unit, fingerprint = (read_array(path, name) for name in _ARRAYS)
-        if unit.item() not in ("record", "client"):
+        if unit.item() not in get_args(Unit):
             raise InputError(f"{path}: unknown unit {unit.item()!r}; start a new run")
         if fingerprint.item() != data.fingerprint():
             raise InputError(f"{path}: the data changed since the partition was drawn; restore it or start a new run")

@@ -11,24 +11,38 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from understudy.data import idx
+from understudy.data import idx, tables, webdataset
 from understudy.data.arrays import from_arrays
 from understudy.data.catalog import is_known, known_names, load_named
+from understudy.data.columns import CLIENT_NAMES, IMAGE_NAMES, LABEL_NAMES, column_name, shorten
 from understudy.data.dataset import ImageDataset
-from understudy.data.domain import Declared, Domain, SourceOptions, require_records, source_options
-from understudy.data.folder import read_folder, sub_folders
+from understudy.data.domain import Declared, Domain, SourceOptions, parse_place, require_records, source_options
+from understudy.data.folder import folder_items, sub_folders, visible
 from understudy.data.npz import array_names, read_array
+from understudy.data.pictures import collect
+from understudy.data.tables import Table
 from understudy.errors import InputError
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+
 _SPLITS = ("train", "test")
-_IMAGE_ARRAYS = ("x", "images")
-_LABEL_ARRAYS = ("y", "labels")
-_CLIENT_ARRAYS = ("writer", "clients", "client_ids")
-_Arrays = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]
+_SHARDS = (".parquet", *webdataset.SUFFIXES)
+_HUB_FOLDER = "data"  # where repositories of Hugging Face keep their parquet files
+
+
+@dataclass(frozen=True)
+class _Arrays:
+    """What an archive or an IDX file holds."""
+
+    images: NDArray[Any]
+    labels: NDArray[Any] | None = None
+    clients: NDArray[Any] | None = None
+    people: NDArray[Any] | None = None
 
 
 def load(
@@ -39,11 +53,12 @@ def load(
     classes: int | None = None,
     options: SourceOptions | None = None,
 ) -> ImageDataset:
-    """A data set by name (digits, mnist, fashion-mnist, femnist) or from a path.
+    """A data set by name (``understudy data list`` shows them) or from a path.
 
-    A path is an ``.npz`` archive (x or images, y or labels, writer or clients; or x_train, y_train, x_test, y_test), a
-    folder of PNG/JPEG files (flat, a sub-folder per class, or with ``options.clients`` a sub-folder per client), an IDX
-    file or a folder of IDX files. A folder with nothing but ``train`` and ``test`` in it is entered by ``split``.
+    A path is a folder of PNG, JPEG or DICOM files (flat, or with a sub-folder for each class, person or client, or for
+    several), a CSV or parquet table, a data set that Hugging Face's library saved to disk, WebDataset archives, an
+    ``.npz`` archive, an IDX file or a folder of IDX files. A folder with nothing but ``train`` and ``test`` in it is
+    entered by ``split``. docs/data.md shows each of them.
 
     For a path ``records`` is required, and ``classes`` where there are labels: both are published, so they are declared
     and never read from the data. Named sets are public and need neither.
@@ -55,26 +70,65 @@ def load(
         raise InputError(f"split: {split!r}; choose train or test")
     if isinstance(source, str) and is_known(source):
         return load_named(source, split, declared)
+    path = existing(source)
     if declared.options.min_images is not None:
         raise InputError("min_images: a filter of femnist only, because it looks at whole clients; leave it out")
-    path = _existing(source)
     if declared.options.name is None:
         declared = declared.with_options(name=path.name.removesuffix(".npz"))
-    if path.is_dir():
-        return _load_folder(path, split, declared)
-    if path.suffix == ".npz":
-        return _finish(_read_npz(path, split, declared.options), declared)
-    return _finish(_read_idx_file(path, split, declared.options), declared)
+    arrays = read_arrays(path, split, declared.options)
+    if arrays is not None:
+        if declared.options.skip_broken:
+            raise InputError(f"skip_broken: {path} holds arrays, which are whole or not; leave it out")
+        return _finish(arrays, declared)
+    require_records(declared.records)  # before the images are decoded
+    return _collected(path, items_of(path, split, declared), declared)
 
 
-def _finish(arrays: _Arrays, declared: Declared) -> ImageDataset:
-    images, labels, clients = arrays
+def from_hugging_face(
+    dataset: Dataset, *, records: int | None = None, classes: int | None = None, options: SourceOptions | None = None
+) -> ImageDataset:
+    """An ``ImageDataset`` from a data set of Hugging Face's library in memory (one split of it); needs the extra [hf].
+
+    Columns are found as in a table: ``image``, ``label``, and what ``options.person`` says.
+
+    Privacy: as ``load``.
+    """
+    declared = Declared(records, classes, options or SourceOptions())
+    require_records(records)
+    if not hasattr(dataset, "features") or not hasattr(dataset, "select_columns"):
+        raise InputError(f"dataset: a {type(dataset).__name__}; pass one split, a datasets.Dataset in memory")
+    name = declared.options.name or "hugging-face"
+    table = tables.hugging_face_table(name, dataset, declared.options, declared.labelled)
+    return _collected(name, table, declared.with_options(name=name))
+
+
+def _collected(source: Path | str, table: Table, declared: Declared) -> ImageDataset:
+    content = collect(source, table.items, table.rows, declared.options)
     return from_arrays(
-        images, labels, client_ids=clients, records=declared.records, classes=declared.classes, options=declared.options
+        content.images,
+        content.labels,
+        client_ids=content.clients,
+        people=content.people,
+        records=declared.records,
+        classes=declared.classes,
+        options=declared.with_options(size=None, channels=None).options,
     )
 
 
-def _existing(source: str | Path) -> Path:
+def _finish(arrays: _Arrays, declared: Declared) -> ImageDataset:
+    return from_arrays(
+        arrays.images,
+        arrays.labels,
+        client_ids=arrays.clients,
+        people=arrays.people,
+        records=declared.records,
+        classes=declared.classes,
+        options=declared.options,
+    )
+
+
+def existing(source: str | Path) -> Path:
+    """The path of a source that is there."""
     path = Path(source).expanduser()
     try:
         exists = path.exists()
@@ -92,70 +146,132 @@ def _one_set_only(path: Path, split: str) -> None:
         raise InputError(f"split: {split!r} was asked, but {path} holds one set only; pass the path of the {split} set")
 
 
-def _load_folder(path: Path, split: str, declared: Declared) -> ImageDataset:
-    options = declared.options
-    if any(idx.mnist_files(path, name) for name in _SPLITS):
+# Pictures one by one
+
+
+def items_of(path: Path, split: str, declared: Declared) -> Table:
+    """The records of a source that holds pictures, whatever its kind."""
+    options, labelled = declared.options, declared.labelled
+    if path.is_dir():
+        if tables.is_hugging_face(path):
+            return tables.hugging_face_table(path, tables.open_hugging_face(path, split), options, labelled)
+        shards = _shards(path, split)
+        if not shards:
+            items = list(folder_items(_entered(path, split), declared.classes, options))
+            return Table(iter(items), len(items))
+        path = shards[0]
+    else:
+        _one_set_only(path, split)
+        shards = [path]
+    if path.suffix == ".parquet":
+        return tables.parquet_table(shards, options, labelled)
+    if path.suffix in (".csv", ".tsv"):
+        return tables.csv_table(path, options, labelled)
+    if path.name.endswith(webdataset.SUFFIXES):
+        return Table(webdataset.tar_items(shards, options), None)
+    raise InputError(
+        f"{path}: not a known kind of file; pass a folder of images, a .csv, .parquet, .tar or .npz file, or IDX files"
+    )
+
+
+def _entered(path: Path, split: str) -> Path:
+    """The folder of a split, where a folder holds nothing but splits."""
+    inner = {folder.name for folder in sub_folders(path)}
+    if not (inner and inner <= set(_SPLITS)):
+        _one_set_only(path, split)
+        return path
+    if split not in inner:
+        raise InputError(f"split: {split!r} was asked, but {path} has no folder {split}; add it")
+    return path / split
+
+
+def _shards(folder: Path, split: str) -> list[Path]:
+    """The parquet or tar files of a folder, or of a folder ``data`` in it, that belong to a split by their names."""
+    for place in (folder, folder / _HUB_FOLDER):
+        entries = visible(place) if place.is_dir() else []
+        found = [Path(entry.path) for entry in entries if entry.name.endswith(_SHARDS) and entry.is_file()]
+        if not found:
+            continue
+        if len({entry.suffix == ".parquet" for entry in found}) > 1:
+            raise InputError(f"{place}: parquet and tar files side by side; pass one of them")
+        of_splits = [entry for entry in found if entry.name.startswith(_SPLITS)]
+        if not of_splits:
+            _one_set_only(place, split)
+            return found
+        chosen = [entry for entry in of_splits if entry.name.startswith(split)]
+        if not chosen:
+            raise InputError(f"split: {split!r} was asked, but no file in {place} begins with {split}; add it")
+        return chosen
+    return []
+
+
+# Arrays
+
+
+def read_arrays(path: Path, split: str, options: SourceOptions) -> _Arrays | None:
+    """The arrays of a source that holds such, or None."""
+    if path.is_dir():
+        if not any(idx.mnist_files(path, name) for name in _SPLITS):
+            return None
         files = idx.mnist_files(path, split)
         if files is None:
             raise InputError(f"{path}: the IDX files of the {split} split are missing; add them")
-        _no_clients(path, options)
-        labels = None if options.unlabelled else idx.read_idx(files[1])
-        return _finish((idx.read_idx(files[0]), labels, None), declared)
-    inner = {folder.name for folder in sub_folders(path)}
-    if inner and inner <= set(_SPLITS):
-        if split not in inner:
-            raise InputError(f"split: {split!r} was asked, but {path} has no folder {split}; add it")
-        path = path / split
-    else:
-        _one_set_only(path, split)
-    require_records(declared.records)  # before the images are decoded
-    content = read_folder(path, declared.classes, options)
-    declared = declared.with_options(class_names=content.class_names, size=None, channels=None)
-    return _finish((content.images, content.labels, content.client_ids), declared)
+        _no_units(path, options)
+        return _Arrays(idx.read_idx(files[0]), None if options.unlabelled else idx.read_idx(files[1]))
+    if path.suffix == ".npz":
+        return _read_npz(path, split, options)
+    return _read_idx_file(path, split, options) if idx.looks_like_idx(path) else None
 
 
 def _read_npz(path: Path, split: str, options: SourceOptions) -> _Arrays:
     names = array_names(path)
-    suffix = f"_{split}"
-    if any(f"{name}{suffix}" in names for name in _IMAGE_ARRAYS):
-        pass
-    elif any(name in names for name in _IMAGE_ARRAYS):
+    usual = IMAGE_NAMES if options.image is None else (parse_place(options.image).column,)
+    spellings = (("", f"_{split}"), (f"{split}_", ""))  # x_train, or train_images
+    affixes = [pair for pair in spellings if any(f"{pair[0]}{name}{pair[1]}" in names for name in usual)]
+    if not affixes and any(name in names for name in usual):
         _one_set_only(path, split)
-        suffix = ""
-    else:
+        affixes = [("", "")]
+    if not affixes:
         raise InputError(
-            f"{path}: holds {', '.join(names) or 'no arrays'}, but no images for {split};"
-            f" name them x or images, or x_{split}"
+            f"{path}: holds {shorten(names) or 'no arrays'}, but no images for {split};"
+            f" name them x or images, or x_{split}, or pass image=column:NAME"
         )
+    before, after = affixes[0]
+    plain = [
+        name.removeprefix(before).removesuffix(after)
+        for name in names
+        if name.startswith(before) and name.endswith(after)
+    ]
 
-    def first(candidates: tuple[str, ...]) -> NDArray[Any] | None:
-        present = [f"{name}{suffix}" for name in candidates if f"{name}{suffix}" in names]
-        return read_array(path, present[0]) if present else None
+    def found(declared: str | None, candidates: tuple[str, ...], what: str) -> NDArray[Any] | None:
+        if declared is not None and parse_place(declared).kind != "column":
+            raise InputError(f"{what}: {declared}, but {path} holds arrays; pass {what}=column:NAME")
+        name = column_name(declared, candidates, plain, str(path), what)
+        return None if name is None else read_array(path, f"{before}{name}{after}")
 
-    images = first(_IMAGE_ARRAYS)
+    images = found(options.image, usual, "image")
     assert images is not None
-    labels = None if options.unlabelled else first(_LABEL_ARRAYS)
-    clients = first(_CLIENT_ARRAYS) if options.clients else None
+    clients = found(None, CLIENT_NAMES, "clients") if options.clients else None
     if options.clients and clients is None:
-        raise InputError(f"{path}: clients=True, but there is no array writer{suffix} or clients{suffix}; add it")
-    return images, labels, clients
+        raise InputError(f"{path}: clients=True, but there is no array writer{after} or clients{after}; add it")
+    labels = None if options.unlabelled else found(options.label, LABEL_NAMES, "label")
+    return _Arrays(images, labels, clients, found(options.person, (), "person"))
 
 
 def _read_idx_file(path: Path, split: str, options: SourceOptions) -> _Arrays:
-    if not idx.looks_like_idx(path):
-        raise InputError(f"{path}: not a known kind of file; pass an .npz archive, an IDX file or a folder of images")
     _one_set_only(path, split)
-    _no_clients(path, options)
+    _no_units(path, options)
     images = idx.read_idx(path)
     if images.ndim < 3:
         raise InputError(f"{path}: holds {images.ndim}-dimensional data, not images; pass the file of the images")
     sibling = None if options.unlabelled else idx.sibling_labels(path)
-    return images, None if sibling is None else idx.read_idx(sibling), None
+    return _Arrays(images, None if sibling is None else idx.read_idx(sibling))
 
 
-def _no_clients(path: Path, options: SourceOptions) -> None:
-    if options.clients:
-        raise InputError(f"clients: {path} does not say who contributed what; leave clients out")
+def _no_units(path: Path, options: SourceOptions) -> None:
+    for name, asked in (("clients", options.clients), ("person", options.person), ("label", options.label)):
+        if asked:
+            raise InputError(f"{name}: {path} does not say who contributed what; leave {name} out")
 
 
 # Data as they are named in text
@@ -202,15 +318,20 @@ class DataOptions:
             declared=(*self.declared, *extra),
         )
 
-    def completed_from(self, domain: Domain) -> DataOptions:
-        """The same data with everything that is left open declared as in an earlier run."""
+    def completed_from(self, domain: Domain, units: bool = True) -> DataOptions:
+        """The same data with everything that is left open declared as in an earlier run.
+
+        ``units``: with its clients too; what is compared image by image needs none.
+        """
         known = parse_declarations(self.declared)
         extra = []
         if domain.class_names is not None and "class_names" not in known:
             extra.append(f"class_names={json.dumps(list(domain.class_names))}")
         if domain.classes is None and "unlabelled" not in known:
             extra.append("unlabelled=true")
-        if domain.nominal_clients is not None:
+        if domain.skip_broken is not None and "skip_broken" not in known:
+            extra.append(f"skip_broken={domain.skip_broken}")
+        if units and domain.nominal_clients is not None:
             clients = {"clients": "true", "nominal_clients": str(domain.nominal_clients)}
             extra += [f"{key}={value}" for key, value in clients.items() if key not in known]
         return replace(
@@ -220,6 +341,10 @@ class DataOptions:
             shape=self.shape or "x".join(str(side) for side in domain.shape),
             declared=(*self.declared, *extra),
         )
+
+
+_LISTS = ("class_names", "value_range", "size", "window")
+_TEXTS = ("person", "label", "image", "name")
 
 
 def parse_shape(text: str) -> tuple[int | None, int, int]:
@@ -238,7 +363,8 @@ def parse_declarations(declared: Sequence[str]) -> dict[str, Any]:
         key, separator, raw = text.partition("=")
         if not separator or not key.strip():
             raise InputError(f"--declare: {text!r} is not of the form key=value; for example value_range=0,1")
-        values[key.strip()] = _parse_value(raw.strip(), is_list=key.strip() in ("class_names", "value_range", "size"))
+        name, value = key.strip(), raw.strip()
+        values[name] = value if name in _TEXTS else _parse_value(value, is_list=name in _LISTS)
     return values
 
 
