@@ -149,7 +149,11 @@ def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:
     pairs = ((real_train.images, real_train.labels), (real_test.images, real_test.labels))
     result = evaluate(channels_first, labels, *pairs, options.metrics.split(","), config)
     names = ("fid", "cnn_accuracy", "inception_score", "average_accuracy", "calibrated_accuracy")
-    return {name: result.as_dict()[name] for name in names}
+    figures = {name: result.as_dict()[name] for name in names}
+    if release.has_classifier:
+        shown = real_test.images[:, 0] if images.ndim == 3 else real_test.images.transpose(0, 2, 3, 1)
+        figures["classifier_accuracy"] = float((release.label(shown) == real_test.labels).mean())
+    return figures
 
 
 def target(options: argparse.Namespace, suffix: str) -> Path:

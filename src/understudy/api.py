@@ -347,9 +347,16 @@ def evaluate_release(
     changed = {"temperature": (options.temperature, 1.0), "sample_steps": (options.sample_steps, None)}
     differing = {name: given for name, (given, usual) in changed.items() if given != usual}
     result.update(differing)
+    if release.has_classifier:  # a receiver may name images of their own with it
+        result["classifier_accuracy"] = float((release.label(_as_drawn(test.images)) == test.labels).mean())
     if run.begun and not differing:
         write_text(run.evaluation, json.dumps(result, indent=2) + "\n")
     return result
+
+
+def _as_drawn(planes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Images (N, C, H, W) in the form in which a release draws them."""
+    return planes[:, 0] if planes.shape[1] == 1 else planes.transpose(0, 2, 3, 1)
 
 
 def _pair(data: ImageDataset) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
