@@ -30,7 +30,7 @@ STAGES = (  # a module imports from its own stage and earlier ones, never from a
     ("federated",),
     ("release",),
     ("evaluate",),
-    ("api", "progress"),
+    ("api", "forecast", "progress"),
     ("experiments",),
     ("report",),
     ("inspection",),

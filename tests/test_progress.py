@@ -1,4 +1,4 @@
-"""Progress of an evaluation: bars on a terminal, lines in a file, and no figure without its stamp."""
+"""Progress of a run and of an evaluation: bars on a terminal, lines in a file, and no figure without its stamp."""
 
 from __future__ import annotations
 
@@ -10,10 +10,20 @@ import pytest
 from understudy import progress as scoring
 from understudy.evaluate.downstream import DownstreamResult
 from understudy.evaluate.parallel import DownstreamProgress
-from understudy.progress import show_scoring
+from understudy.progress import show_progress, show_scoring
+from understudy.runs.run import Progress
 
 RESULT = DownstreamResult("lda", 0.8765, 12.34, 100, 100, 50, "settings")
 PROGRESS = DownstreamProgress(1, 13, RESULT, "real data")
+
+
+class Clock:
+    """Stands in for the module ``time``."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 class Terminal(io.StringIO):
@@ -24,13 +34,16 @@ class Terminal(io.StringIO):
 def test_a_file_gets_one_line_for_each_classifier_and_few_for_counted_work(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
+    clock = Clock()
+    monkeypatch.setattr(scoring, "time", clock)
     with show_scoring() as listeners:
         listeners.classifiers(PROGRESS)
         listeners.counts("images", 5, 10)  # too soon for a line
-        monkeypatch.setattr(scoring, "_SECONDS_BETWEEN_LINES", 0.0)
+        clock.now += 12
         listeners.counts("images", 6, 10)
     captured = capsys.readouterr()
-    assert captured.err.splitlines() == ["  1/13  lda trained on real data in 12.3 s", "6/10 images"]
+    lines = ["  1/13  lda trained on real data in 12.3 s", "6/10 images  about 48 seconds left"]
+    assert captured.err.splitlines() == lines
     assert captured.out == ""
 
 
@@ -44,3 +57,28 @@ def test_a_terminal_gets_bars_and_no_accuracy(monkeypatch: pytest.MonkeyPatch):
     for part in ("5/10", "images", "1/13", "classifiers trained on real data", "lda trained on real data in 12.3 s"):
         assert part in shown
     assert "87" not in shown
+
+
+def test_lines_of_a_run_say_how_long_the_rest_will_take(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    clock = Clock()
+    monkeypatch.setattr(scoring, "time", clock)
+    with show_progress() as listen:
+        for step, seconds in ((0, 5.0), (100, 65.0), (900, 545.0), (1000, 605.0)):
+            clock.now += 20
+            listen(Progress(step, 1000, {}, seconds))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "step 0/1000  "
+    assert lines[1].endswith("about 9 minutes left")
+    assert lines[2].endswith("about 60 seconds left")
+    assert "left" not in lines[3]
+
+
+def test_a_terminal_shows_the_time_left_of_a_run(monkeypatch: pytest.MonkeyPatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with show_progress() as listen:
+        listen(Progress(10, 100, {"loss": 0.5}, 1.0))
+    assert "10/100" in terminal.getvalue()
+    assert "left" in terminal.getvalue()

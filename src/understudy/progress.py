@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from understudy.forecast import duration
+
 if TYPE_CHECKING:
     from understudy.evaluate.parallel import DownstreamProgress, Listeners
     from understudy.runs.run import Progress, ProgressListener
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     Watched = tuple[ProgressListener | None, Callable[[], bool]]  # who hears of a run, and whether it is to stop
 
 _SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_OF_SPEED = 600.0  # reports of a long run are minutes apart, and the time left follows from several of them
 
 
 @dataclass(frozen=True)
@@ -82,16 +85,26 @@ def show_progress() -> Iterator[ProgressListener]:
 
         def tell(progress: Progress) -> None:
             if is_time(progress.step >= progress.steps):
-                _print(f"step {progress.step}/{progress.steps}  {describe(progress, speed)}")
+                _print(
+                    f"step {progress.step}/{progress.steps}  {describe(progress, speed)}{time_left(progress, speed)}"
+                )
 
         yield tell
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[values]}"), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True)) as bar:
+    values = TextColumn("{task.fields[values]}")
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        values,
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
+    with Bar(*columns, console=Console(stderr=True), speed_estimate_period=_SECONDS_OF_SPEED) as bar:
         task = bar.add_task("train", total=None, values="preparing")
 
         def listen(progress: Progress) -> None:
@@ -107,10 +120,12 @@ def show_scoring() -> Iterator[Listeners]:
 
     if not sys.stderr.isatty():
         is_time = _Pace(heard=time.monotonic())  # work that is done sooner is not worth a line
+        begun: dict[str, tuple[int, float]] = {}
 
         def tell(what: str, done: int, total: int) -> None:
+            started = begun.setdefault(what, (done, time.monotonic()))
             if is_time():
-                _print(f"{done}/{total} {what}")
+                _print(f"{done}/{total} {what}{_left(total - done, _rate(started, (done, time.monotonic())))}")
 
         yield Listeners(lambda progress: _print(describe_classifier(progress)), tell)
         return
@@ -150,6 +165,21 @@ def describe(progress: Progress, speed: _Speed) -> str:
     return "  ".join(parts)
 
 
+def time_left(progress: Progress, speed: _Speed) -> str:
+    """How long the rest will take at the speed so far; nothing before that is known, and at the end."""
+    return _left(progress.steps - progress.step, speed(progress))
+
+
+def _left(missing: int, rate: float | None) -> str:
+    return f"  about {duration(missing / rate)} left" if rate and missing > 0 else ""
+
+
+def _rate(first: tuple[int, float], now: tuple[int, float]) -> float | None:
+    """How much is done in a second, from two counts with their times."""
+    done, seconds = now[0] - first[0], now[1] - first[1]
+    return done / seconds if done > 0 and seconds > 0 else None
+
+
 def describe_classifier(progress: DownstreamProgress) -> str:
     """One finished classifier; its accuracy comes with the stamp, at the end."""
     result = progress.result
@@ -164,10 +194,9 @@ class _Speed:
         self.first: tuple[int, float] | None = None
 
     def __call__(self, progress: Progress) -> float | None:
-        if self.first is None:
-            self.first = (progress.step, progress.seconds)
-        steps, seconds = progress.step - self.first[0], progress.seconds - self.first[1]
-        return steps / seconds if steps > 0 and seconds > 0 else None
+        now = (progress.step, progress.seconds)
+        self.first = self.first or now
+        return _rate(self.first, now)
 
 
 class _Pace:

@@ -65,6 +65,27 @@ def test_a_delta_that_may_expose_a_record_is_remarked(call: Caller):
     assert call(*plan, 9e-4, "--json").json()["remarks"] == []
 
 
+def test_a_plan_with_data_is_that_of_training_with_the_same_words(call: Caller, archive: Path):
+    words = ["--data", archive, "--records", 40, "--classes", 3, "--epsilon", 10, "--delta", 1e-5]
+    words += ["--declare", "class_names=a,b,c", "--device", "cpu"]
+    plan = call("plan", "dp-merf", *words, "--json").json()
+    assert "shape: 1x8x8" in plan["assumed_public"], "as found in the data"
+    assert "class names: a, b, c" in plan["assumed_public"]
+    assert [sentence.partition(":")[0] for sentence in plan["warnings"]] == ["records"]
+    assert "warning" in call("plan", "dp-merf", *words).out
+    named = call("plan", "dp-merf", "--data", "digits", "--epsilon", 10, "--delta", 1e-5, "--json").json()
+    assert "nominal_records: 1437" in named["assumed_public"]
+
+
+def test_a_plan_without_data_takes_the_same_declarations(call: Caller):
+    plan = call(*PLAN, "--declare", "class_names=cat,dog", "--shape", "3x32x32", "--json").json()
+    assert "classes: 2" in plan["assumed_public"]
+    assert "class names: cat, dog" in plan["assumed_public"]
+    assert plan["warnings"][0].startswith("images: 3x32x32 is more than dp-merf was measured on (1x28x28)")
+    assert "classes: unlabelled" in call(*PLAN, "--declare", "unlabelled=true", "--json").json()["assumed_public"]
+    assert "records: the number of records was not declared" in call.refused("plan", *PLAN[1:2], *PLAN[4:])
+
+
 def test_plan_with_settings(call: Caller, tmp_path: Path):
     (tmp_path / "config.toml").write_text("[method]\nsteps = 7\n")
     plan = call(*PLAN, "--config", tmp_path / "config.toml", "--set", "method.batch=11", "--json").json()

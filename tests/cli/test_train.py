@@ -39,6 +39,25 @@ def test_json_is_one_object(call: Caller, train_arguments: list[object], tmp_pat
     assert 0 < result["epsilon"] <= 10
 
 
+def test_the_time_and_what_to_be_wary_of_are_said_before_anything_is_spent(
+    call: Caller, train_arguments: list[object], tmp_path: Path
+):
+    answer = call(*train_arguments, "--delta", 0.1, "--json")
+    assert answer.json()["method"] == "dp-merf"
+    first, delta, few = answer.err.splitlines()[:3]
+    assert first == "dp-merf: 8 steps, roughly a second on this CPU"
+    assert delta.startswith("warning: delta: 0.1 times 40 records is 1 or more")
+    assert few.startswith("warning: records: 40 are declared; below 500")
+
+
+def test_what_takes_more_than_an_hour_on_a_cpu_needs_a_yes(call: Caller, train_arguments: list[object], tmp_path: Path):
+    """Tests have no terminal: nobody can be asked, so the run is refused before its folder is made."""
+    long = [*train_arguments, "--set", "method.steps=1000000", "--device", "cpu"]
+    sentence = call.refused(*long)
+    assert "dp-merf would take about 83 minutes on this CPU; pass --yes" in sentence
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_figure_that_depends_on_the_data_is_named_by_its_place_only(call: Caller, tmp_path: Path):
     random = np.random.default_rng(0)
     np.savez(tmp_path / "records.npz", x=random.integers(0, 256, (30, 8, 8), dtype=np.uint8))
@@ -133,7 +152,7 @@ def test_nothing_to_resume(call: Caller, archive: Path, tmp_path: Path):
 
 def test_signals_leave_a_resumable_run(train_arguments: list[object], tmp_path: Path):
     """A real process and a real signal: exit code 130, and the spending is on record."""
-    long = [*(str(part) for part in train_arguments), "--set", "method.steps=1000000"]
+    long = [*(str(part) for part in train_arguments), "--set", "method.steps=1000000", "--yes"]
     command = [sys.executable, "-c", "from understudy.cli.main import main; main()", *long]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ.copy())
     try:

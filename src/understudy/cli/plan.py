@@ -1,53 +1,70 @@
-"""``understudy plan``: noise, steps, memory and time of a run, before any data is touched."""
+"""``understudy plan``: noise, steps, memory and time of a run, before anything is spent."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from understudy.cli import options as common
+from understudy.forecast import duration, warnings
 
 if TYPE_CHECKING:
+    from understudy.data.domain import Domain
     from understudy.privacy.plan import Plan
 
 
 NAME = "plan"
+_SHAPE, _CLASSES = "1x28x28", 10  # where nothing is said
 
 
 def command(
     method: Annotated[str, typer.Argument(help="One of `understudy methods`.")],
-    records: Annotated[int, typer.Option("--records", help="Declared, public number of records.")],
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="The data of `train`: their shape and classes, where you leave them out."),
+    ] = None,
+    records: common.Records = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="Privacy budget: epsilon.")] = None,
     delta: Annotated[float | None, typer.Option("--delta", help="Privacy budget: delta.")] = None,
-    classes: Annotated[int, typer.Option("--classes", help="Number of classes; 0: unlabelled.")] = 10,
-    shape: Annotated[str, typer.Option("--shape", help="Channels x height x width.")] = "1x28x28",
+    classes: Annotated[
+        int | None, typer.Option("--classes", help="Number of classes; 0: unlabelled. Without --data 10 unless given.")
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option("--shape", help="Channels x height x width; without --data 1x28x28 unless given.")
+    ] = None,
+    declare: common.Declare = None,
     clients: Annotated[
         int | None, typer.Option("--clients", help="Enrolled clients, for the federated methods.")
     ] = None,
     preset: common.Preset = None,
     config: common.ConfigFile = None,
     settings: common.SetValues = None,
+    device: common.Device = None,
     as_json: common.Json = False,
 ) -> None:
-    """Say what a run would do and cost, without data."""
-    from understudy.data.domain import declare_domain
-    from understudy.data.sources import parse_shape
+    """Say what a run would do and cost, from declared facts; nothing is trained and nothing is spent.
+
+    With --data the plan is that of `train` with the same words: the data are opened for their shape, as `train` does.
+    """
     from understudy.methods.base import configure
     from understudy.methods.registry import get_method
     from understudy.privacy.plan import remarked
 
     implementation = get_method(method)
     budget = common.parse_budget(implementation, epsilon, delta)
-    channels, height, width = parse_shape(shape)
-    domain = declare_domain(
-        shape=(channels or 1, height, width), classes=classes or None, nominal_records=records, nominal_clients=clients
-    )
-    values = configure(implementation, common.read_settings(config, settings), preset)
+    values = configure(implementation, common.read_settings(config, settings, device), preset)
+    declared = [*(declare or ()), *(() if clients is None else ("clients=true", f"nominal_clients={clients}"))]
+    if classes == 0:
+        classes, declared = None, [*declared, "unlabelled=true"]
+    given = (records, classes, shape, declared)
+    domain = _declared(*given) if data is None else common.data_options(data, *given).load().domain
     result = remarked(implementation.plan(values, domain, budget))
     if as_json:
-        common.print_json(result.as_dict() | {"affordable": result.epsilon <= budget.epsilon})
+        further = {"affordable": result.epsilon <= budget.epsilon, "warnings": list(warnings(result))}
+        common.print_json(result.as_dict() | further)
     else:
         typer.echo(_describe(result))
     if result.epsilon > budget.epsilon:
@@ -59,6 +76,28 @@ def command(
         )
 
 
+def _declared(records: int | None, classes: int | None, shape: str | None, declared: Sequence[str]) -> Domain:
+    """The domain as ``train`` would know it, from what is declared alone."""
+    from understudy.data.domain import declare_domain, require_records, source_options
+    from understudy.data.sources import parse_declarations, parse_shape
+
+    options = source_options(**parse_declarations(declared))
+    channels, height, width = parse_shape(shape or _SHAPE)
+    if shape is None and options.size is not None:
+        height, width = options.size
+    names = options.class_names
+    number = classes or (_CLASSES if names is None else len(names))
+    known = {"value_range": options.value_range, "nominal_people": getattr(options, "nominal_people", None)}
+    return declare_domain(
+        shape=(options.channels or channels or 1, height, width),
+        classes=None if options.unlabelled else number,
+        class_names=names,
+        nominal_records=require_records(records),
+        nominal_clients=options.nominal_clients,
+        **{name: value for name, value in known.items() if value is not None},
+    )
+
+
 def _describe(plan: Plan) -> str:
     rows = [
         ("method", plan.method),
@@ -66,9 +105,10 @@ def _describe(plan: Plan) -> str:
         ("steps", f"{plan.steps:,}"),
         *(("event", _event(event)) for event in plan.events),
         ("memory", f"about {max(1, round(plan.memory_bytes / 2**20)):,} MiB"),
-        ("time", f"roughly {_duration(plan.seconds)} on two CPU cores, {_duration(plan.seconds_on_gpu)} on one H200"),
+        ("time", f"roughly {duration(plan.seconds)} on two CPU cores, {duration(plan.seconds_on_gpu)} on one H200"),
         *(("assumed public", statement) for statement in plan.domain.assumed_public()),
         *(("remark", remark) for remark in plan.remarks),
+        *(("warning", sentence) for sentence in warnings(plan)),
     ]
     return "\n".join(f"{name:<18}{value}" for name, value in rows)
 
@@ -87,9 +127,3 @@ def _event(event: object) -> str:
 
     assert isinstance(event, Event)
     return event_in_words(event)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from understudy.cli import options as common
+from understudy.files import make_folder
+from understudy.forecast import Consent, announce
 from understudy.progress import watch_run
 from understudy.runs.folder import RunFolder
 
 if TYPE_CHECKING:
+    from understudy.privacy.plan import Plan
     from understudy.release.release import Release
 
 
@@ -36,10 +41,14 @@ def command(
     seed: common.Seed = None,
     resume: common.Resume = False,
     moved: common.Moved = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Begin without a question, however long it takes on a CPU.")
+    ] = False,
     as_json: common.Json = False,
 ) -> None:
     """Train a private generator within a budget and write its release.
 
+    It first says how long that takes here, and asks before it begins what takes more than an hour on a CPU.
     Without a budget only a method that is not private can be trained; its release is stamped and never verifies.
     """
     from understudy.api import TrainOptions, continue_run, start_run
@@ -53,10 +62,21 @@ def command(
         asked = {"method": method, "epsilon": epsilon, "delta": delta}
         release = continue_run(out, source, asked, options, watch_run)
     else:
-        options = TrainOptions(config=settled, seed=seed, preset=preset, command=common.command_line())
+        foreseen = partial(_before, out, yes)
+        options = TrainOptions(settled, seed, command=common.command_line(), preset=preset, before=foreseen)
         budget = common.parse_budget(get_method(method), epsilon, delta)
         release = start_run(method, source, budget, out, options, watch_run)
     _tell(release, out, as_json)
+
+
+def _before(out: Path, yes: bool, plan: Plan) -> None:
+    """What is said before anything is spent; a folder that cannot be used is refused before any question."""
+    nearest = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if nearest == out and out.is_dir():
+        RunFolder(out).refuse_occupied()
+    elif not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        make_folder(out, "run")  # which says why it cannot
+    announce(plan, Consent(agreed=yes), lambda sentence: typer.echo(sentence, err=True))
 
 
 def _tell(release: Release, out: Path, as_json: bool) -> None:

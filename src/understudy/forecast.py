@@ -1,0 +1,121 @@
+"""What is said before a run spends anything: how long it will take here, and what its owner should know first.
+
+The one place for what methods were measured on: whoever measures one on larger images adds a row to ``MEASURED``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from understudy.errors import InputError
+
+if TYPE_CHECKING:
+    from understudy.privacy.plan import Plan
+
+Shape = tuple[int, int, int]  # channels, height, width
+USUAL: Shape = (1, 28, 28)
+MEASURED: Mapping[str, Shape] = MappingProxyType(
+    {}
+)  # by method: the largest images with committed results, if not usual
+LONG_SECONDS = 3600.0  # on a processor; a longer run is begun only if its owner agrees
+FEWEST_UNITS = 500
+MOST_CLASSES = 100
+
+
+@dataclass(frozen=True)
+class Consent:
+    """Whether a long run may begin: agreed to beforehand, or by an answer at a terminal."""
+
+    agreed: bool = False
+    at_terminal: Callable[[], bool] = lambda: sys.stdin.isatty() and sys.stderr.isatty()
+    answer: Callable[[], str] = input
+
+    def require(self, method: str, seconds: float) -> None:
+        """Refuse where nobody has agreed and nobody can be asked."""
+        if not self.agreed and not self.at_terminal():
+            raise InputError(
+                f"train: {method} would take about {duration(seconds)} on this CPU; pass --yes to begin all the same, "
+                "or look for less with `understudy plan` (a preset, fewer steps, --device cuda)"
+            )
+
+    def obtain(self) -> None:
+        """Ask, unless it was agreed beforehand; nothing was spent so far."""
+        if self.agreed:
+            return
+        print("Begin? [y/N] ", end="", file=sys.stderr, flush=True)
+        try:
+            answer = self.answer()
+        except EOFError:
+            answer = ""
+        if answer.strip().lower() not in ("y", "yes"):
+            raise InputError("train: not begun, and nothing was spent; `understudy plan` shows what would take less")
+
+
+def announce(plan: Plan, consent: Consent, say: Callable[[str], None]) -> None:
+    """Say what a run will take on the device in use and what to be wary of; ask before a long one on a processor."""
+    from understudy.devices import choose_device, describe_device
+
+    device = choose_device(plan.config.runtime.device)
+    on_cpu = device.type == "cpu"
+    seconds = plan.seconds if on_cpu else plan.seconds_on_gpu
+    is_long = on_cpu and seconds > LONG_SECONDS
+    if is_long:
+        consent.require(plan.method, seconds)
+    where = "on this CPU" if on_cpu else f"on {describe_device(device)}"
+    say(f"{plan.method}: {plan.steps:,} steps, roughly {duration(seconds)} {where}")
+    for remark in plan.remarks:
+        say(f"{'warning' if remark.startswith('delta') else 'remark'}: {remark}")
+    for sentence in warnings(plan):
+        say(f"warning: {sentence}")
+    if is_long:
+        consent.obtain()
+
+
+def warnings(plan: Plan) -> tuple[str, ...]:
+    """What speaks against a good result, by public facts alone; what concerns delta is among the plan's remarks."""
+    return tuple(_warnings(plan))
+
+
+def _warnings(plan: Plan) -> Iterator[str]:
+    units, unit = _units(plan)
+    if plan.private and units < FEWEST_UNITS:
+        yield (
+            f"{unit}s: {units} are declared; below {FEWEST_UNITS} the noise outweighs what they have in common, so "
+            "expect images of little use"
+        )
+    classes = plan.domain.classes or 0
+    if classes > MOST_CLASSES:
+        yield (
+            f"classes: {classes} share {plan.domain.nominal_records:,} records; above {MOST_CLASSES} hardly any keeps "
+            "a look of its own, so merge some, or leave labels out with --declare unlabelled=true"
+        )
+    shape, measured = plan.domain.shape, MEASURED.get(plan.method, USUAL)
+    if prod(shape) > prod(measured):
+        yield (
+            f"images: {_words(shape)} is more than {plan.method} was measured on ({_words(measured)}); try it on "
+            f"public images of that shape first, or bring them down with --shape {_words(measured)}"
+        )
+
+
+def _units(plan: Plan) -> tuple[int, str]:
+    """How many there are of what is protected, and what it is called."""
+    unit = plan.events[0].unit if plan.events else "record"
+    domain = plan.domain
+    declared = {"client": domain.nominal_clients, "person": getattr(domain, "nominal_people", None)}.get(unit)
+    return declared or domain.nominal_records, unit
+
+
+def _words(shape: Shape) -> str:
+    return "x".join(str(side) for side in shape)
+
+
+def duration(seconds: float) -> str:
+    """A rough time in words."""
+    if seconds < 90:
+        return "a second" if seconds < 1.5 else f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
