@@ -247,6 +247,7 @@ def start_run(
     data = source.load()
     plan = _affordable_plan(implementation, config, data.domain, check_budget(implementation, budget))
     if options.before is not None:
+        refuse_people(data.domain, method)  # no question about what is refused anyway
         options.before(plan)
     with watch() as (listener, stop):
         watched = replace(options, listener=listener, stop_requested=stop, source=source.as_dict())
@@ -321,7 +322,7 @@ def evaluate_release(
 
     Privacy: reads real data without noise; the figures carry the stamp ``not private: do not publish``.
     """
-    from understudy.evaluate.evaluation import EvaluationConfig, evaluate, expand_metrics
+    from understudy.evaluate.evaluation import EvaluationConfig, evaluate, expand_metrics, own_classifier_figure
     from understudy.release.release import load
 
     options, config, run = options or EvaluateOptions(), config or EvaluationConfig(), RunFolder(Path(folder))
@@ -348,7 +349,9 @@ def evaluate_release(
     differing = {name: given for name, (given, usual) in changed.items() if given != usual}
     result.update(differing)
     if release.has_classifier:  # a receiver may name images of their own with it
-        result["classifier_accuracy"] = float((release.label(_as_drawn(test.images)) == test.labels).mean())
+        own = own_classifier_figure(release.label(_as_drawn(test.images)), _pair(test)[1], config)
+        result["classifier_accuracy"] = own["value"]
+        result["figures"].append(own)
     if run.begun and not differing:
         write_text(run.evaluation, json.dumps(result, indent=2) + "\n")
     return result

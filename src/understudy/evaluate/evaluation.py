@@ -38,6 +38,7 @@ from understudy.evaluate.private_cache import check_folder
 from understudy.evaluate.yardsticks import NO_CLASS, NOISE, accuracy_yardstick, chance_accuracy, score_yardstick
 
 STAMP = "not private: do not publish"
+OWN_CLASSIFIER = "own_classifier"
 DEFAULT_METRICS = ("fid", "is", "cnn")
 
 Pair = tuple[Images, Labels]
@@ -148,6 +149,20 @@ def expand_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
     if not names:
         raise InputError(f"metrics: none given; choose from {', '.join(known)}, downstream")
     return tuple(dict.fromkeys(names))
+
+
+def own_classifier_figure(named: Labels, labels: Labels, config: EvaluationConfig) -> dict[str, Any]:
+    """The accuracy of the classifier that a release brings along, beside chance; real images have no such one."""
+    accuracy = float(np.mean(named == labels))
+    beside = accuracy_yardstick(accuracy, chance_accuracy(labels), None, len(labels), "no classifier")
+    return {
+        "name": OWN_CLASSIFIER,
+        "value": accuracy,
+        "accuracy": accuracy,
+        "tested_on": len(labels),
+        "yardstick": beside.as_dict(),
+        "stamp": STAMP if config.real_data_private else None,
+    }
 
 
 @dataclass

@@ -65,7 +65,7 @@ def _yardstick(value: float, chance: tuple[float, str], real: tuple[float | None
     low, high = chance[0], real[0]
     if high is None:
         better = value - low > doubt
-        words = f"better than {chance[1]}; real images were left out" if better else _no_better(chance[1], value > low)
+        words = f"better than {chance[1]}" if better else _no_better(chance[1], value > low)
         return Yardstick(*chance, None, real[1], None, words)
     if abs(high - low) <= max(doubt, 1e-9):
         words = f"says nothing: real images cannot be told from {chance[1]} either"
