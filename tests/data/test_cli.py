@@ -6,9 +6,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pytest
 from typer.testing import CliRunner
 
 from understudy.cli.data import app
+from understudy.cli.options import parse_labels
 from understudy.errors import InputError
 
 RUNNER = CliRunner()
@@ -51,3 +54,74 @@ def test_importing_the_room_is_light() -> None:
     heavy = ["torch", "sklearn", "scipy", "PIL", "matplotlib"]
     done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# Data of your own
+
+
+def test_check_lists_every_broken_file_and_says_what_there_is(tmp_path: Path, write_image: Callable[..., Path]) -> None:
+    for name in ("ill/P1_1.png", "ill/P1_2.png", "well/P2_1.png"):
+        write_image(tmp_path / name, size=(16, 16))
+    write_image(tmp_path / "well" / "P2_2.png", size=(300, 200), mode="RGB")
+    for name in ("ill/b1.png", "well/b2.jpg", "well/b3.bmp"):
+        (tmp_path / name).write_text("no image")
+    answer = RUNNER.invoke(app, ["check", str(tmp_path), "--json", "--declare", "person=name:^(P[0-9])"])
+    assert answer.exit_code == 1
+    found = json.loads(answer.stdout)
+    assert found["readable"] == 4
+    assert [sentence.partition(":")[0].removeprefix(f"{tmp_path}/") for sentence in found["broken"]] == [
+        "ill/b1.png",
+        "well/b2.jpg",
+        "well/b3.bmp",
+    ]
+    assert found["sizes"] == {"16x16 grey": 3, "300x200 RGB": 1}
+    assert found["people"] == {"people": 2, "fewest": 2, "most": 2}
+    assert found["stamp"].startswith("private")
+    named = RUNNER.invoke(app, ["check", str(tmp_path), "--declare", "class_names=well,ill"])
+    assert "labels: well (2), ill (2)" in named.stdout
+    assert named.stdout.count("\nbroken: ") == 3
+
+
+def test_check_needs_no_declaration_and_says_what_could_be_declared(
+    tmp_path: Path, write_image: Callable[..., Path]
+) -> None:
+    for name in ("p1/1.png", "p2/1.png"):
+        write_image(tmp_path / name, size=(99, 99))
+    answer = RUNNER.invoke(app, ["check", str(tmp_path)])
+    assert answer.exit_code == 0
+    for words in (
+        "2 images can be read, 0 broken (private",
+        "99x99 grey (2)",
+        "--shape 3x32x32",
+        "sub-folders: 2 (p1, p2)",
+    ):
+        assert words in answer.stdout
+
+
+def test_check_of_archives_and_tables(tmp_path: Path, write_image: Callable[..., Path]) -> None:
+    images = np.zeros((3, 8, 8), np.uint8)
+    np.savez(tmp_path / "a.npz", x=images, y=np.array([[1], [0], [1]]), who=np.array([4, 4, 5]))
+    found = json.loads(
+        RUNNER.invoke(app, ["check", str(tmp_path / "a.npz"), "--declare", "person=column:who", "--json"]).stdout
+    )
+    assert (found["readable"], found["labels"]) == (3, {"0": 1, "1": 2})
+    assert found["people"] == {"people": 2, "fewest": 1, "most": 2}
+    (tmp_path / "b.npz").write_bytes(b"damaged")
+    assert "broken: " in RUNNER.invoke(app, ["check", str(tmp_path / "b.npz")]).stdout
+    write_image(tmp_path / "1.png")
+    (tmp_path / "c.csv").write_text("path,label\n1.png,cat\n2.png,dog\n1.png,\n")
+    answer = RUNNER.invoke(app, ["check", str(tmp_path / "c.csv")])
+    assert answer.exit_code == 1
+    assert answer.stdout.count("\nbroken: ") == 2
+    assert "labels: cat (1)" in answer.stdout
+
+
+def test_labels_may_be_named() -> None:
+    names = ("Parasitized", "not, at all")
+    assert parse_labels("Parasitized", names) == [0]
+    assert parse_labels("1,Parasitized", names) == [1, 0]
+    assert parse_labels("not, at all", names) == [1]
+    with pytest.raises(InputError, match="'ill' is no class; choose among Parasitized"):
+        parse_labels("ill", names)
+    with pytest.raises(InputError, match="this release does not publish the names of its classes"):
+        parse_labels("ill", None)

@@ -1,4 +1,4 @@
-"""``understudy data``: list, fetch and import the data sets that are known by name."""
+"""``understudy data``: list, fetch and import the data sets that are known by name, and check data of your own."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="List, fetch and import the data sets known by name.", no_args_is_help=True)
+from understudy.cli import options as common
+
+app = typer.Typer(
+    help="List, fetch and import the data sets known by name; check data of your own.", no_args_is_help=True
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Name = Annotated[str, typer.Argument(help="digits, mnist, fashion-mnist or femnist.")]
+Name = Annotated[str, typer.Argument(help="One of the names that `understudy data list` shows.")]
 
 
 @app.command("list")
@@ -80,3 +84,26 @@ def import_set(
         typer.echo(json.dumps({"name": name, "path": str(target)}))
     else:
         typer.echo(f"{name}: imported to {target}")
+
+
+@app.command("check")
+def check_set(
+    path: Annotated[str, typer.Argument(help="A folder, table or archive, as `train --data` takes it.")],
+    split: Annotated[str, typer.Option("--split", help="train or test, where there are both.")] = "train",
+    classes: common.Classes = None,
+    shape: common.Shape = None,
+    declare: common.Declare = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a source holds and list every broken file of it; exit code 1 if there is one.
+
+    What it prints is private: figures for --records and the like should be public ones, not copied from here.
+    """
+    from understudy.data.check import check_source
+    from understudy.data.domain import Declared
+
+    options = common.data_options(path, None, classes, shape, declare)
+    found = check_source(path, split, Declared(None, classes, options.source_options()))
+    typer.echo(json.dumps(found.as_dict()) if as_json else "\n".join(found.lines()))
+    if found.broken:
+        raise typer.Exit(1)

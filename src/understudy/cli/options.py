@@ -7,6 +7,7 @@ piece (``DataOptions``).
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,14 @@ if TYPE_CHECKING:
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
-Data = Annotated[str, typer.Option("--data", help="A folder, .npz, IDX file, or a known name such as digits or mnist.")]
+Data = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        help="A folder of images, a .csv, .parquet, .tar or .npz file, a saved Hugging Face data set, IDX files, or a "
+        "known name such as digits or mnist.",
+    ),
+]
 Records = Annotated[
     int | None, typer.Option("--records", help="Declared, public number of records (need not be exact).")
 ]
@@ -39,7 +47,8 @@ Declare = Annotated[
         "--declare",
         metavar="KEY=VALUE",
         help="More about the data: class_names=cat,dog  value_range=0,1  unlabelled=true  clients=true  "
-        "nominal_clients=100. Repeat it for several.",
+        "nominal_clients=100  person=column:NAME (or name:REGEX, folder:LEVEL)  nominal_people=200  label=column:NAME  "
+        "image=column:NAME  skip_broken=5  window=40,400. Repeat it for several.",
     ),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A .json or .toml file of settings for the method.")]
@@ -133,14 +142,25 @@ def parse_budget(method: Method, epsilon: float | None, delta: float | None) -> 
     return check_budget(method, stated_budget(epsilon, delta))
 
 
-def parse_labels(text: str | None) -> list[int] | None:
-    """``3,5`` as labels."""
+def parse_labels(text: str | None, class_names: Sequence[str] | None = None) -> list[int] | None:
+    """``3,5`` or ``cat,dog`` as labels; a whole number is always a label and never a name."""
     if text is None:
         return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"labels: {text!r} is not a list of whole numbers; pass for example --labels 3,5") from None
+    parts = [text] if text in (class_names or ()) else [part.strip() for part in text.split(",")]
+    return [_label(part, class_names) for part in parts]
+
+
+def _label(part: str, class_names: Sequence[str] | None) -> int:
+    if re.fullmatch(r"-?[0-9]{1,9}", part):
+        return int(part)
+    if class_names is None:
+        raise InputError(
+            f"labels: {part!r} is no label, and this release does not publish the names of its classes; pass whole "
+            "numbers, for example --labels 3,5"
+        )
+    if part not in class_names:
+        raise InputError(f"labels: {part!r} is no class; choose among {', '.join(class_names)}, or whole numbers")
+    return list(class_names).index(part)
 
 
 def split_names(text: str) -> tuple[str, ...]:

@@ -16,7 +16,9 @@ def command(
     release: common.ReleaseFolder,
     count: Annotated[int, typer.Option("-n", "--count", help="How many images.")],
     to: Annotated[Path, typer.Option("--to", help="out.npz, out.parquet, or a new folder of PNGs.")],
-    labels: Annotated[str | None, typer.Option("--labels", help="Only these classes, e.g. 3,5.")] = None,
+    labels: Annotated[
+        str | None, typer.Option("--labels", help="Only these classes, by number or by name, e.g. 3,5 or cat,dog.")
+    ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Draw the same images again.")] = None,
     temperature: common.Temperature = 1.0,
     sample_steps: common.SampleSteps = None,
@@ -28,9 +30,9 @@ def command(
     from understudy.release.export import check_destination, export
     from understudy.release.release import load
 
-    chosen = common.parse_labels(labels)
     check_destination(to)
     loaded = load(release)
+    chosen = common.parse_labels(labels, loaded.domain.class_names)
     with show_scoring() as listeners:
         watch = listeners.counting("images drawn", count)
         images, drawn = loaded.sample(count, chosen, seed, temperature, sample_steps, watch, agree)

@@ -77,6 +77,16 @@ class Domain(BaseModel):
         return self.shape[1] * self.shape[2] <= SMALL_IMAGE
 
     @property
+    def unit(self) -> Literal["record", "person"]:
+        """Whom a central method protects: a person with all images where people are declared, else one image."""
+        return "record" if self.nominal_people is None else "person"
+
+    @property
+    def nominal_units(self) -> int:
+        """The declared number of units of a central method."""
+        return self.nominal_people or self.nominal_records
+
+    @property
     def labelled(self) -> bool:
         """Whether records carry a class."""
         return self.classes is not None
@@ -271,7 +281,7 @@ def require_people(options: SourceOptions) -> int:
 
 
 def refuse_people(domain: Domain, method: str) -> None:
-    """The one place that keeps people out of a training that does not protect them.
+    """Keep people out of a training that does not protect them.
 
     Privacy: a method whose unit is a record, trained on data with several images of a person, promises that person
     less than it seems to. Whoever declared people must hear it before the data are touched.
@@ -279,7 +289,8 @@ def refuse_people(domain: Domain, method: str) -> None:
     if domain.nominal_people is not None:
         raise InputError(
             f"person: people were declared, but {method} protects single records, not all images of a person; leave"
-            " person and nominal_people out to train for records, or train a federated method with clients=true"
+            " person and nominal_people out to train for records, or train a method that protects people, such as"
+            " dp-merf or dp-diffusion"
         )
 
 

@@ -43,6 +43,9 @@ def folder_items(folder: Path, classes: int | None, options: SourceOptions) -> I
 def _item(path: Path, place: _Folder, layout: _Layout, options: SourceOptions) -> Item:
     label, person = (None if text is None else parse_place(text) for text in (options.label, options.person))
     client = place.parts[0] if options.clients else None
+    if path.suffix.lower() in _OTHER_IMAGES:
+        sentence = f"{path}: {path.suffix.lower()} images are not read; convert it to PNG or JPEG"
+        return Item(str(path), path, problem=sentence)
     try:
         by_name = None if label is None or label.kind != "name" else locator(label, "label")(str(path), place.parts)
         return Item(str(path), path, by_name or layout.label_of(place), _person(person, path, place), client)
@@ -119,9 +122,7 @@ def _walk(folder: Path, parts: tuple[str, ...] = ()) -> Iterator[_Folder]:
 def _pictures(entries: list[os.DirEntry[str]]) -> Iterator[Path]:
     for entry in entries:
         suffix = os.path.splitext(entry.name)[1].lower()
-        if suffix in _OTHER_IMAGES:
-            raise InputError(f"{entry.path}: {suffix} images are not read; convert it to PNG or JPEG")
-        if suffix not in _IMAGES and (suffix or entry.name == "DICOMDIR"):
+        if suffix not in (*_IMAGES, *_OTHER_IMAGES) and (suffix or entry.name == "DICOMDIR"):
             continue
         if entry.is_file() and (suffix or is_dicom(Path(entry.path))):
             yield Path(entry.path)

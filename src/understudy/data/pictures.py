@@ -120,14 +120,16 @@ def _column(items: list[Item], name: str) -> list[Value] | None:
     return present or None
 
 
-def decoded(items: Iterable[Item], options: SourceOptions, broken: Broken) -> Iterator[tuple[Item, NDArray[np.uint8]]]:
+def decoded(
+    items: Iterable[Item], options: SourceOptions, broken: Broken, any_size: bool = False
+) -> Iterator[tuple[Item, NDArray[np.uint8]]]:
     """Items with their pictures, in order; broken ones are handed to ``broken``."""
 
     def attempt(item: Item) -> NDArray[np.uint8] | InputError:
         try:
             if item.problem is not None:
                 raise InputError(item.problem)
-            return decode(item.name, item.content, options)
+            return decode(item.name, item.content, options, any_size)
         except InputError as error:
             return error
 
@@ -208,8 +210,10 @@ def quiet_decoders() -> Iterator[None]:
         yield
 
 
-def decode(name: str, content: Path | bytes, options: SourceOptions) -> NDArray[np.uint8]:
+def decode(name: str, content: Path | bytes, options: SourceOptions, any_size: bool = False) -> NDArray[np.uint8]:
     """One picture as (C, H, W); its size is checked before its pixels are decoded.
+
+    ``any_size``: also one that is too large or too small to train on.
 
     Privacy: nothing but the pixels leaves this function; names, dates and places in a file are not read.
     """
@@ -217,11 +221,11 @@ def decode(name: str, content: Path | bytes, options: SourceOptions) -> NDArray[
 
     if is_dicom(content):
         plain = _converted(Image.fromarray(decode_dicom(name, content, options)), options)
-        _check_size(name, plain, options)
+        _check_size(name, plain, options, any_size)
         return _as_planes(_resized(plain, options))
     try:
         with Image.open(content if isinstance(content, Path) else BytesIO(content), formats=("PNG", "JPEG")) as picture:
-            _check_size(name, picture, options)
+            _check_size(name, picture, options, any_size)
             picture.load()
             if not picture.info.keys().isdisjoint(_MAY_BE_TURNED):
                 ImageOps.exif_transpose(picture, in_place=True)
@@ -250,11 +254,15 @@ def _resized(picture: Image, options: SourceOptions) -> Image:
     return picture.resize(options.size[::-1], Image.Resampling.BILINEAR)
 
 
-def _check_size(name: str, picture: Image, options: SourceOptions) -> None:
+def _check_size(name: str, picture: Image, options: SourceOptions, any_size: bool) -> None:
     width, height = picture.size
     if max(width, height) > _MAX_SIDE:
         raise InputError(f"{name}: {height}x{width} pixels; sides up to {_MAX_SIDE} are read, so shrink it")
-    if options.size is None and not (min(width, height) >= _SMALLEST and max(width, height) <= _LARGEST):
+    if (
+        options.size is None
+        and not any_size
+        and not (min(width, height) >= _SMALLEST and max(width, height) <= _LARGEST)
+    ):
         raise InputError(
             f"{name}: {height}x{width} pixels; sizes from 8x8 to 64x64 are supported, so pass size=(height, width)"
             " (--shape HxW)"

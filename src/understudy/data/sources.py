@@ -157,7 +157,7 @@ def items_of(path: Path, split: str, declared: Declared) -> Table:
             return tables.hugging_face_table(path, tables.open_hugging_face(path, split), options, labelled)
         shards = _shards(path, split)
         if not shards:
-            items = list(folder_items(_entered(path, split), declared.classes, options))
+            items = list(folder_items(entered(path, split), declared.classes, options))
             return Table(iter(items), len(items))
         path = shards[0]
     else:
@@ -174,7 +174,7 @@ def items_of(path: Path, split: str, declared: Declared) -> Table:
     )
 
 
-def _entered(path: Path, split: str) -> Path:
+def entered(path: Path, split: str) -> Path:
     """The folder of a split, where a folder holds nothing but splits."""
     inner = {folder.name for folder in sub_folders(path)}
     if not (inner and inner <= set(_SPLITS)):
@@ -289,12 +289,15 @@ class DataOptions:
 
     def load(self, split: str = "train") -> ImageDataset:
         """The data set, with its declared domain."""
+        return load(self.source, split=split, records=self.records, classes=self.classes, options=self.source_options())
+
+    def source_options(self) -> SourceOptions:
+        """What was declared beyond the number of records and of classes."""
         values = parse_declarations(self.declared)
         if self.shape is not None:
             channels, height, width = parse_shape(self.shape)
             values |= {"size": (height, width)} | ({"channels": channels} if channels else {})
-        options = source_options(**values)
-        return load(self.source, split=split, records=self.records, classes=self.classes, options=options)
+        return source_options(**values)
 
     def held_out(self, test_data: str | None) -> tuple[DataOptions, str]:
         """The data that figures are measured on, and which part of them; by default the test part of these."""

@@ -1,0 +1,126 @@
+"""``understudy data check``: what a source holds, and every file of it that is broken, not only the first.
+
+Privacy: all of it is read off the private records without noise. It is for the eyes of their owner, as are the errors
+of ``load``; what is declared afterwards should be a public figure, and not copied from here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from understudy.data.columns import normalise_ids, shorten
+from understudy.data.domain import Declared
+from understudy.data.folder import sub_folders
+from understudy.data.pictures import Broken, Item, decoded, describe, quiet_decoders, shown
+from understudy.data.sources import entered, existing, items_of, read_arrays
+from understudy.errors import InputError
+
+STAMP = "private: read from the records without noise, for the eyes of their owner"
+_MOST_CLASSES = 50
+
+
+@dataclass(frozen=True)
+class SourceCheck:
+    """What a source holds. Privacy: private, all of it."""
+
+    path: str
+    readable: int
+    broken: list[str]  # a sentence for each file
+    sizes: dict[str, int]  # images by size and mode, the most frequent first
+    labels: dict[str, int] | None  # images by label; None: the source says none, or nobody declared where
+    people: dict[str, int] | None = None  # how many, and the fewest and most images of one
+    folders: list[str] = field(default_factory=list)  # names of sub-folders, where nobody said what they are
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for ``--json``."""
+        return {"stamp": STAMP, **asdict(self)}
+
+    def lines(self) -> list[str]:
+        """The same in words."""
+        found = [f"{self.path}: {self.readable:,} images can be read, {len(self.broken):,} broken ({STAMP})"]
+        found += [f"sizes: {_listed(self.sizes)}"] if self.sizes else []
+        if len(self.sizes) > 1 or any(_unusual(words) for words in self.sizes):
+            found.append("  to train on, bring all to one form from 8x8 to 64x64, for example with --shape 3x32x32")
+        if self.labels is not None:
+            found.append(f"labels: {_listed(self.labels)}")
+        if self.people is not None:
+            found.append("people: {people:,}, with {fewest:,} to {most:,} images each".format(**self.people))
+        if self.folders:
+            found.append(f"sub-folders: {len(self.folders)} ({shorten(self.folders)}), and nobody said what they are:")
+            found.append(
+                "  classes (--classes N), people (--declare person=folder:1) or clients (--declare clients=true)"
+            )
+        return found + [f"broken: {sentence}" for sentence in self.broken]
+
+
+def _unusual(words: str) -> bool:
+    """Whether images of such a size must be resized."""
+    return not all(8 <= int(side) <= 64 for side in words.split()[0].split("x"))
+
+
+def _listed(counts: dict[str, int]) -> str:
+    shown_first = [f"{name} ({count:,})" for name, count in list(counts.items())[:_MOST_CLASSES]]
+    more = len(counts) - len(shown_first)
+    return ", ".join(shown_first) + (f" and {more:,} more" if more else "")
+
+
+def check_source(source: str | Path, split: str, declared: Declared) -> SourceCheck:
+    """Look at every file of a source; nothing needs to be declared.
+
+    Privacy: see the module.
+    """
+    path = existing(source)
+    undeclared = list[str]()
+    if path.is_dir() and not declared.labelled and not declared.options.unlabelled and not declared.options.clients:
+        undeclared = [] if declared.options.person else [folder.name for folder in sub_folders(entered(path, split))]
+        declared = declared.with_options(unlabelled=declared.options.label is None)
+    try:
+        arrays = read_arrays(path, split, declared.options)
+    except InputError as error:
+        return SourceCheck(str(path), 0, [str(error)], {}, None)
+    if arrays is not None:
+        return _check_arrays(path, arrays, declared)
+    table = items_of(path, split, declared)
+    found = _check_items(path, shown(table.items, table.rows, f"files of {path.name}"), declared)
+    return replace(found, folders=undeclared)
+
+
+def _check_items(path: Path, items: Any, declared: Declared) -> SourceCheck:
+    broken, sizes, kept = Broken(None), Counter[str](), list[Item]()
+    with quiet_decoders():
+        for item, image in decoded(items, declared.options, broken, any_size=True):
+            sizes[describe(image.shape)] += 1
+            kept.append(item)
+    labels = Counter(str(item.label) for item in kept if item.label is not None)
+    names = declared.options.class_names
+    named = {names[int(key)] if names and key.isdigit() else key: labels[key] for key in sorted(labels)}
+    people = [str(item.person) for item in kept if item.person is not None]
+    return SourceCheck(str(path), len(kept), broken.found, dict(sizes.most_common()), named or None, _people(people))
+
+
+def _people(names: Any) -> dict[str, int] | None:
+    if len(names) == 0:
+        return None
+    counts = np.bincount(normalise_ids("people", names, len(names)))
+    return {"people": len(counts), "fewest": int(counts.min()), "most": int(counts.max())}
+
+
+def _check_arrays(path: Path, arrays: Any, declared: Declared) -> SourceCheck:
+    from understudy.data.arrays import normalise_images
+
+    try:
+        images = normalise_images(arrays.images, declared.options)
+        labels = None if arrays.labels is None else np.asarray(arrays.labels).reshape(len(images), -1)
+    except (InputError, ValueError) as error:
+        return SourceCheck(str(path), 0, [str(error)], {}, None)
+    counts = None
+    if labels is not None:
+        values, numbers = np.unique(labels if labels.shape[1] > 1 else labels[:, 0], axis=0, return_counts=True)
+        counts = {str(value): int(number) for value, number in zip(values, numbers, strict=True)}
+    people = None if arrays.people is None else _people(arrays.people)
+    return SourceCheck(str(path), len(images), [], {describe(images.shape[1:]): len(images)}, counts, people)
