@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from understudy.errors import InputError
+
 _AT_ONCE = 2**24  # numbers held for the second order of a chunk of images
 _MAPS_A_GROUP = 3  # at least
 _SMALLEST_VARIANCE = 1e-5  # of a group: a blank image has features of zero
@@ -44,6 +46,8 @@ class Scattering(nn.Module):
         inner = tuple(-(-side // (2 * coarse)) * 2 * coarse for side in (height, width))
         self.grid = inner[0] // coarse, inner[1] // coarse
         self._padding = _reflection(width, inner[1], coarse) + _reflection(height, inner[0], coarse)
+        if max(self._padding[:2]) >= width or max(self._padding[2:]) >= height:
+            raise InputError(f"scattering: images of {height}x{width} pixels are too small for {scales} scales")
         size = inner[0] + 2 * coarse, inner[1] + 2 * coarse
         filters = [_wavelets(size, scale, directions) for scale in range(scales)]
         self.register_buffer("wavelets", torch.stack(filters), persistent=False)  # (J, L, height, width)
@@ -56,9 +60,10 @@ class Scattering(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Features of images, in chunks that fit in memory; each image's are a function of that image alone."""
+        if not len(images):
+            return torch.empty((0, self.maps, *self.grid), device=images.device)
         held = self.shape[0] * self.directions**2 * self.low_pass.numel()
-        pieces = [self._normalised(chunk) for chunk in images.split(max(1, _AT_ONCE // held))]
-        return torch.cat(pieces) if pieces else images.new_empty(0, self.maps, *self.grid)
+        return torch.cat([self._normalised(chunk) for chunk in images.split(max(1, _AT_ONCE // held))])
 
     def _normalised(self, images: Tensor) -> Tensor:
         padded = functional.pad(images.float(), self._padding, mode="reflect").flatten(0, 1)

@@ -20,11 +20,13 @@ from understudy.privacy.plan import Costs
 PURPOSE = "the teacher's gradients"
 CLIP = 1.0  # of a gradient: another bound with a rate to match would be the same teacher
 MOMENTUM = 0.9  # of a linear teacher
+IMAGES_PER_PERSON = 8  # that a network is shown of each in a step, where people are declared
 
 _NETWORK_STEPS, _NETWORK_BATCH, _NETWORK_RATE = 1500, 1024, 1e-3
 _LONGEST_WAY = 5000.0  # of a linear teacher: steps * rate / (1 - momentum); a longer one teaches hardly more
 _FURTHEST_STRAY = 0.1  # how far noise may carry a weight on that way
 _LARGEST_FOR_TWO_SCALES = 40  # pixels
+_SMALLEST_FOR_THREE_SCALES = 12  # pixels: the reflected margin must not be wider than the image
 _RATE, _FEWEST_STEPS = 0.5, 100  # at a larger rate the way is not followed well, at a smaller one it takes longer
 
 
@@ -37,7 +39,7 @@ class TaughtPrivacy(PrivacyConfig):
     teacher_share: Share = 0.0  # of epsilon; 0: no teacher
     teacher_noise_multiplier: Positive | None = None
     teacher_steps: Count | None = None
-    teacher_batch: Count | None = None  # expected records a step of a network; a linear teacher always sees all
+    teacher_batch: Count | None = None  # expected units a step of a network; a linear teacher always sees all
 
 
 class PrivateTeacherConfig(Config):
@@ -57,7 +59,7 @@ class PrivateTeacherConfig(Config):
         """Who takes part in a step: all records, or those of a Poisson batch."""
         if self.kind == "linear":
             return NoSampling()
-        return PoissonSampling(rate=sampling_rate(batch or 1, domain.nominal_records))
+        return PoissonSampling(rate=sampling_rate(batch or 1, domain.nominal_units))
 
     def event(self, privacy: TaughtPrivacy, domain: Domain, noise_multiplier: float) -> Event:
         """All steps, as they are accounted."""
@@ -77,7 +79,7 @@ class PrivateTeacherConfig(Config):
         noise will carry a weight, however many steps there are.
         """
         if self.kind == "network":
-            batch = privacy.teacher_batch or max(1, min(_NETWORK_BATCH, domain.nominal_records // 10))
+            batch = privacy.teacher_batch or max(1, min(_NETWORK_BATCH, domain.nominal_units // 10))
             steps = privacy.teacher_steps or _NETWORK_STEPS
             return privacy.model_copy(update={"teacher_steps": steps, "teacher_batch": batch})
         if privacy.teacher_batch is not None:
@@ -97,8 +99,17 @@ class PrivateTeacherConfig(Config):
         rate = _NETWORK_RATE
         if self.kind == "linear":
             rate = float(f"{_way(noise / steps**0.5, domain) * (1 - MOMENTUM) / steps:.3g}")
-        scales = self.scales or (2 if max(domain.shape[1:]) <= _LARGEST_FOR_TWO_SCALES else 3)
-        return self.model_copy(update={"scales": scales, "learning_rate": self.learning_rate or rate})
+        return self.model_copy(update={"scales": self._scales(domain), "learning_rate": self.learning_rate or rate})
+
+    def _scales(self, domain: Domain) -> int:
+        smallest, largest = min(domain.shape[1:]), max(domain.shape[1:])
+        wide_enough = smallest >= _SMALLEST_FOR_THREE_SCALES
+        if self.scales == 3 and not wide_enough:
+            raise InputError(
+                f"teacher: scales=3 was asked for, but images of {domain.shape[1]}x{domain.shape[2]} pixels are "
+                "too small for them; pass 2, or leave it out"
+            )
+        return self.scales or (3 if wide_enough and largest > _LARGEST_FOR_TWO_SCALES else 2)
 
     def costs(self, privacy: TaughtPrivacy, domain: Domain) -> Costs:
         """What the teacher adds: features of all records, kept in half precision, and its steps."""
@@ -122,7 +133,7 @@ def _way(one_shot: float, domain: Domain) -> float:
     A step moves a weight by rate / (1 - momentum) times its noise over the declared records, and independent noise adds
     up by the square root of the steps. The way is so long that this carries a weight a tenth.
     """
-    return min(_LONGEST_WAY, _FURTHEST_STRAY * domain.nominal_records / one_shot)
+    return min(_LONGEST_WAY, _FURTHEST_STRAY * domain.nominal_units / one_shot)
 
 
 class TaughtConfig(MethodConfig):
@@ -146,6 +157,11 @@ def with_teacher(config: Anything, domain: Domain, budget: Budget) -> tuple[Anyt
         raise InputError(
             f"teacher: privacy.teacher_share={config.privacy.teacher_share:g}, but the data are declared without "
             "labels, so there is nothing to teach; leave it out"
+        )
+    if domain.unit != "record":
+        raise InputError(
+            f"teacher: privacy.teacher_share={config.privacy.teacher_share:g}, but people are declared, and a teacher "
+            "protects single images; leave it out"
         )
     teacher, part = config.teacher, Budget(budget.epsilon * config.privacy.teacher_share, budget.delta)
 

@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from understudy.engines.dpsgd.products import arithmetic
 from understudy.engines.dpsgd.step import Inputs, PrivateStep, StepOptions
-from understudy.engines.records import Examples, Records, load_batch
-from understudy.engines.teacher.config import CLIP, MOMENTUM, PrivateTeacherConfig
+from understudy.engines.records import Examples, People, Records, load_batch
+from understudy.engines.teacher.config import CLIP, IMAGES_PER_PERSON, MOMENTUM, PrivateTeacherConfig
 from understudy.errors import BudgetError, InputError
 from understudy.files import read_tensors, write_tensors
 from understudy.models.generator import TeacherModelConfig
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _KEPT = 20  # times that the state is written, and so the ledger
 _HEAD = "head."  # of the names of a network's weights
 _CACHED, _CACHED_ON_GPU = 2**19, 2**28  # numbers of features in one product
+_SUMMED = 1024  # records at most in a sum of single precision; such sums are added up in double precision
 _CHUNK = 500  # images whose features are computed at a time
 
 
@@ -87,14 +88,15 @@ def _kept_state(path: Path, account: Account) -> dict[str, Tensor] | None:
 
     Privacy: a state without its record, or a whole record without its state, is refused, as a single release is.
     """
-    if path.exists() and not account.reserved:
+    kept = read_tensors(path)[0] if path.exists() else None
+    if kept is not None and int(kept["steps"]) > account.reserved:
         raise InputError(
             f"ledger: {path} exists, but the ledger does not hold the steps that made it; its spending is unknown, so "
             "the run cannot go on"
         )
-    if not path.exists() and not account.remaining:
+    if kept is None and not account.remaining:
         raise BudgetError(f"budget: the result of {account.template.purpose!r} was paid for, but {path} is gone")
-    return read_tensors(path)[0] if path.exists() else None
+    return kept
 
 
 # The records, as the teacher sees them
@@ -107,7 +109,7 @@ class FeatureRecords(Records):
     """
 
     def __init__(self, run: Run, scattering: Scattering) -> None:
-        count, self._device = len(run.data), run.device
+        count = len(run.data)
         self.features = torch.zeros(
             (count + 1, scattering.maps, *scattering.grid), dtype=torch.float16, device=run.device
         )
@@ -117,39 +119,39 @@ class FeatureRecords(Records):
             images_private, labels_private = load_batch(run.data, chunk, run.device)
             self.features[chunk], self.labels[chunk] = scattering(images_private).half(), labels_private
             run.prepare(teacher_features=chunk.stop / count)
-        self.filler = count
+        self.people = None
+        if run.plan.domain.unit == "person":
+            self.people = People.of(run.data, run.device, IMAGES_PER_PERSON)
+        self.filler = count if self.people is None else len(self.people.sizes) - 1
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one record's features."""
         return tuple(self.features.shape[1:])
 
-    def gather(self, indices_private: Tensor) -> Examples:
-        """The features of some records.
-
-        Privacy: private, to be clipped one by one; places with the filler's number do not count.
-        """
-        features = self.features.index_select(0, indices_private).float()
-        labels = self.labels.index_select(0, indices_private)
-        return Examples(
-            features, labels, torch.ones(len(features), device=self._device), indices_private != self.filler
-        )
+    def _rows(self, records_private: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Features and labels of some records."""
+        return self.features.index_select(0, records_private).float(), self.labels.index_select(0, records_private)
 
 
 class SoftmaxRows:
-    """Feature rows (N, D), their labels, and the length of each row with a one for the bias, NaN for a broken one."""
+    """Feature rows (N, D), their labels, and the length of each row with a one for the bias, NaN for a broken one.
 
-    def __init__(self, features: Tensor, labels: Tensor) -> None:
+    ``people`` says whom each row is of, where that is the unit.
+    """
+
+    def __init__(self, features: Tensor, labels: Tensor, people: People | None = None) -> None:
         finite = torch.cat([chunk.isfinite().all(dim=1) for chunk in features.split(_CHUNK)])
         self.features = features if bool(finite.all()) else torch.where(finite[:, None], features, 0.0)
-        self.labels = labels
+        self.labels, self.people = labels, people
         squares = torch.cat([chunk.double().square().sum(dim=1) for chunk in self.features.split(_CHUNK)])
         self.lengths = torch.where(finite, (squares + 1).sqrt(), torch.nan)
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Rows, labels and lengths, always equally many at a time, filled up with broken rows."""
+        """Rows, labels and lengths, always equally many at a time; a row that fills up has no length."""
         count, width = self.features.shape
         at_once = max(1, (_CACHED_ON_GPU if self.features.is_cuda else _CACHED) // width)
+        at_once -= at_once % _SUMMED if at_once > _SUMMED else 0
         for start in range(0, count, at_once):
             chunk = slice(start, start + at_once)
             rows, labels, lengths = self.features[chunk].float(), self.labels[chunk], self.lengths[chunk]
@@ -157,29 +159,60 @@ class SoftmaxRows:
             if missing:
                 rows = torch.cat([rows, rows.new_zeros(missing, width)])
                 labels = torch.cat([labels, labels.new_zeros(missing)])
-                lengths = torch.cat([lengths, lengths.new_full((missing,), torch.nan)])
+                lengths = torch.cat([lengths, lengths.new_zeros(missing)])
             yield rows, labels, lengths
+
+    def of_each_person(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Rows, labels and lengths of one person after the other."""
+        assert self.people is not None
+        for members, size in zip(self.people.members[:-1], self.people.sizes[:-1].tolist(), strict=True):
+            own = members[:size]
+            yield self.features[own].float(), self.labels[own], self.lengths[own]
 
 
 def softmax_gradients(mechanism: GaussianSum, weights: Tensor, records: SoftmaxRows) -> Tensor:
-    """The sum of all records' clipped gradients, (classes, D + 1), the bias last; in float64.
+    """The sum of all units' clipped gradients, (classes, D + 1), the bias last; in float64.
 
     Privacy: a record's gradient depends on that record and on the (sanitized) weights alone. Its norm is that of the
     error times that of the features *and the one of the bias*, so scaling the error by C / norm clips the whole outer
     product: adding or removing a record moves the sum by at most C (add-remove, sensitivity "C"). A record that is not
-    finite adds nothing, whatever it holds.
+    finite adds nothing, whatever it holds. For people see ``_add_people``.
     """
     total = torch.zeros(weights.shape, dtype=torch.float64, device=weights.device)
     with arithmetic("fp32"):
+        if records.people is not None:
+            _add_people(mechanism, weights, records, total)
+            return total
         for features, labels, lengths in records.chunks():
-            answers = torch.addmm(weights[:, -1], features, weights[:, :-1].T).softmax(dim=1)
-            errors = answers - one_hot(labels, len(weights))
+            errors = _errors(weights, features, labels)
             norms = torch.linalg.vector_norm(errors, dim=1, dtype=torch.float64) * lengths
-            factors = mechanism.clip_factors(norms, lengths.isfinite())[:, None]
+            factors = mechanism.clip_factors(norms, lengths != 0)[:, None]
             errors = torch.where(factors > 0, errors * factors, 0.0).float()
-            total[:, :-1] += errors.T @ features
+            parts = (max(1, len(errors) // _SUMMED), -1)
+            sums = torch.bmm(errors.unflatten(0, parts).mT, features.unflatten(0, parts))
+            total[:, :-1] += sums.sum(dim=0, dtype=torch.float64)
             total[:, -1] += errors.sum(dim=0, dtype=torch.float64)
     return total
+
+
+def _add_people(mechanism: GaussianSum, weights: Tensor, records: SoftmaxRows, total: Tensor) -> None:
+    """Add every person's clipped gradient: the mean over all their records.
+
+    Privacy: it is not of rank one, so it is formed and clipped as one row of all its numbers; it is computed from that
+    person's records alone, and one that is not finite counts nothing. Adding or removing a person moves the sum by at
+    most C.
+    """
+    for features, labels, lengths in records.of_each_person():
+        errors = _errors(weights, features, labels) / max(1, len(labels))
+        errors = torch.where(lengths.isfinite()[:, None], errors, 0.0)
+        gradient = torch.cat([errors.T @ features, errors.sum(dim=0)[:, None]], dim=1)
+        mechanism.accumulate(total.view(-1), gradient.view(1, -1))
+
+
+def _errors(weights: Tensor, features: Tensor, labels: Tensor) -> Tensor:
+    """What the answers are wrong by (N, classes)."""
+    answers = torch.addmm(weights[:, -1], features, weights[:, :-1].T).softmax(dim=1)
+    return answers - one_hot(labels, len(weights))
 
 
 # The two ways to learn: each yields its state whenever it should be kept, and at its end
@@ -204,11 +237,11 @@ def _linear_lesson(
 ) -> Iterator[dict[str, Tensor]]:
     """Gradient descent with momentum on all records; what is kept of it is the mean of the weights of the later half.
 
-    Privacy: a step is one execution; it is divided by the declared number of records.
+    Privacy: a step is one execution; it is divided by the declared number of units.
     """
     run, event = lesson.run, lesson.event
     mechanism = GaussianSum(run.ledger, run.randomness, clip=lesson.clip, event=event)
-    rows = SoftmaxRows(records.features[:-1].flatten(1), records.labels[:-1])
+    rows = SoftmaxRows(records.features[:-1].flatten(1), records.labels[:-1], records.people)
     shape, block = (run.plan.domain.classes or 1, lesson.teacher.features.count + 1), lesson.block
     names = ("weights", "velocity", "sum")
     begun = dict.fromkeys(names, torch.zeros(shape)) if kept is None else kept
@@ -216,7 +249,7 @@ def _linear_lesson(
     steps, summed = (0, 0) if kept is None else (int(kept["steps"]), int(kept["summed"]))
     while mechanism.account.remaining:
         total_dp = mechanism.release(softmax_gradients(mechanism, weights, rows), block=block).value_dp
-        velocity = MOMENTUM * velocity + (total_dp / run.plan.domain.nominal_records).float()
+        velocity = MOMENTUM * velocity + (total_dp / run.plan.domain.nominal_units).float()
         weights, steps = weights - (lesson.config.learning_rate or 1.0) * velocity, steps + 1
         if 2 * steps > event.count:
             later, summed = later + weights, summed + 1
@@ -235,8 +268,9 @@ def _network_lesson(
     """
     run, teacher, sampling = lesson.run, lesson.teacher, lesson.event.sampling
     assert isinstance(sampling, PoissonSampling)
-    batch = round(sampling.rate * run.plan.domain.nominal_records)
-    options = StepOptions(batch, lesson.clip, lesson.config.learning_rate or 1e-3)
+    batch = round(sampling.rate * run.plan.domain.nominal_units)
+    rate = lesson.config.learning_rate or 1e-3
+    options = StepOptions(batch, lesson.clip, rate, images_per_person=IMAGES_PER_PERSON)
     stepping = PrivateStep(run, teacher.head, _naming, options, lesson.event, records=records)
     if kept is not None:
         _load(teacher, kept)
