@@ -23,6 +23,7 @@ from pydantic import Field, field_validator, model_validator
 
 from understudy.configs import Count, MethodConfig, Positive
 from understudy.data.domain import Domain
+from understudy.errors import InputError
 from understudy.methods.adversarial.dpgan import (
     Adversary,
     DpGan,
@@ -33,7 +34,7 @@ from understudy.methods.adversarial.dpgan import (
 )
 from understudy.privacy.budget import Budget
 from understudy.privacy.claims.statements import BayesianClaim, BayesianConfig
-from understudy.privacy.events import Event
+from understudy.privacy.events import Event, NoSampling
 from understudy.privacy.plan import Plan
 from understudy.runs.folder import RunFolder
 
@@ -147,6 +148,11 @@ class BdpGan(DpGan):
         beside = _settings(plan.config).bayesian
         if not beside.enabled:
             return plan
+        if any(not isinstance(event.sampling, NoSampling) for event in plan.events[1:]):
+            raise InputError(
+                "teacher: kind=network learns from sampled batches, which the Bayesian figure of bdp-gan cannot be "
+                "composed with; choose kind=linear, or pass method.bayesian.enabled=false"
+            )
         return replace(plan, remarks=(*plan.remarks, _REMARKS[beside.publish]), seconds=1.3 * plan.seconds)
 
     def network(self, config: DpGanConfig, domain: Domain, start: EmbeddingStart | None) -> GeneratorConfig:
