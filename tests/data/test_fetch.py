@@ -213,7 +213,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_what_cannot_be_fetched() -> None:
     assert fetch("digits") == []
-    with pytest.raises(InputError, match=r"no official single-file mirror; create it with LEAF"):
+    with pytest.raises(InputError, match=r"no mirror that is fetched from; create it with LEAF"):
         fetch("femnist")
     with pytest.raises(InputError, match="'cifar' is not a known data set"):
         fetch("cifar")

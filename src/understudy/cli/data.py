@@ -72,7 +72,11 @@ def fetch_set(name: Name, as_json: Json = False) -> None:
 def import_set(
     name: Name,
     path: Annotated[
-        Path, typer.Argument(help="An .npz archive, or a folder of IDX files (femnist: LEAF's JSON files).")
+        Path,
+        typer.Argument(
+            help="An .npz archive, a folder of IDX files, or what its publisher hands out: LEAF's JSON files (femnist),"
+            " cifar-10-binary.tar.gz, cell_images.zip (malaria-cells), QMNIST's label files (mnist-writers)."
+        ),
     ],
     as_json: Json = False,
 ) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from understudy.data import idx
 from understudy.data.arrays import from_arrays
 from understudy.data.dataset import ImageDataset
-from understudy.data.domain import Declared
+from understudy.data.domain import Declared, SourceOptions
 from understudy.data.femnist import load_femnist
 from understudy.data.npz import array_names, read_array
 from understudy.errors import InputError
@@ -51,10 +52,14 @@ class KnownSet:
     about: str
     shape: tuple[int, int, int]
     classes: int
-    records: dict[str, int]  # nominal records of each split
+    records: Mapping[str, int]  # nominal records of each split
     class_names: tuple[str, ...] | None = None
     mirrors: tuple[str, ...] = ()
     files: tuple[RemoteFile, ...] = ()
+    where: str | None = None  # how to get files that ``data import`` takes, where there is nothing to fetch
+    column: str | None = None  # what the array is called that says whom records are of
+    people: Mapping[str, int] = field(default_factory=dict)  # nominal people of each split
+    enrolled: bool = False  # people are the clients of a federation unless declared otherwise
 
     @property
     def stems(self) -> tuple[str, ...]:
@@ -113,8 +118,47 @@ _FEMNIST = KnownSet(
     shape=(1, 28, 28),
     classes=62,
     records={"train": 66_128, "test": 6_991},
+    where="create it with LEAF (github.com/TalwalkarLab/leaf, data/femnist)",
+    column="writer",
+    people={"train": 710, "test": 710},
+    enrolled=True,
 )
-_KNOWN = {known.name: known for known in (_DIGITS, _MNIST, _FASHION_MNIST, _FEMNIST)}
+_MNIST_WRITERS = KnownSet(
+    name="mnist-writers",
+    about="MNIST with the writer of each digit (QMNIST's labels; BSD)",
+    shape=(1, 28, 28),
+    classes=10,
+    records={"train": 60_000, "test": 10_000},
+    where="put qmnist-train-labels-idx2-int.gz and qmnist-test-labels-idx2-int.gz of"
+    " github.com/facebookresearch/qmnist into a folder",
+    column="writer",
+    people={"train": 539, "test": 297},
+    enrolled=True,
+)
+_CIFAR_10 = KnownSet(
+    name="cifar-10",
+    about="small colour photographs of ten kinds of things (Krizhevsky)",
+    shape=(3, 32, 32),
+    classes=10,
+    records={"train": 50_000, "test": 10_000},
+    class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+    where="download cifar-10-binary.tar.gz from www.cs.toronto.edu/~kriz/cifar.html",
+)
+_MALARIA_CELLS = KnownSet(
+    name="malaria-cells",
+    about="blood cells in colour by patient, with and without parasites (US National Library of Medicine)",
+    shape=(3, 32, 32),
+    classes=2,
+    records={"train": 23_708, "test": 3_850},
+    class_names=("Uninfected", "Parasitized"),
+    where="download cell_images.zip from data.lhncbc.nlm.nih.gov/public/Malaria",
+    column="patient",
+    people={"train": 170, "test": 30},
+)
+_KNOWN = {
+    known.name: known
+    for known in (_DIGITS, _MNIST, _FASHION_MNIST, _FEMNIST, _MNIST_WRITERS, _CIFAR_10, _MALARIA_CELLS)
+}
 
 
 def known_names() -> tuple[str, ...]:
@@ -164,8 +208,9 @@ def require_located(known: KnownSet) -> Path:
     place = locate(known)
     if place is None:
         fetch = f"`understudy data fetch {known.name}` or " if known.mirrors else ""
+        where = f" ({known.where})" if known.where else ""
         raise InputError(
-            f"data: {known.name} is not on this machine; run {fetch}`understudy data import {known.name} PATH`,"
+            f"data: {known.name} is not on this machine; run {fetch}`understudy data import {known.name} PATH`{where},"
             " or set UNDERSTUDY_DATA to the folder that holds it"
         )
     return place
@@ -178,39 +223,62 @@ def load_named(name: str, split: str, declared: Declared) -> ImageDataset:
         raise InputError(f"value_range: built in for {name}; leave it out")
     if declared.options.min_images is not None and name != "femnist":
         raise InputError("min_images: a filter of femnist only, because it looks at whole clients; leave it out")
+    for option in ("label", "image", "skip_broken", "window"):
+        if getattr(declared.options, option):
+            raise InputError(f"{option}: built in for {name}; leave it out")
+    _check_person(known, declared.options)
     if name == "digits":
         images, labels = _digits(split)
-        return _finish(known, images, labels, split, declared.with_options(value_range=(0.0, 16.0)))
+        return _finish(known, (images, labels, None), split, declared.with_options(value_range=(0.0, 16.0)))
     return load_known_from(require_located(known), known, split, declared)
+
+
+def _check_person(known: KnownSet, options: SourceOptions) -> None:
+    if options.person is None and options.nominal_people is None:
+        return
+    if known.column is None:
+        raise InputError(f"person: {known.name} does not say whom records are of; leave person out")
+    if options.person != f"column:{known.column}":
+        raise InputError(f"person: {known.name} says it in one place; pass person=column:{known.column}")
 
 
 def load_known_from(place: Path, known: KnownSet, split: str, declared: Declared) -> ImageDataset:
     """A known set from an archive or a folder of IDX files; its shape and labels are checked."""
     if known.name == "femnist":
         return load_femnist(place, split, declared)
-    images, labels = read_pair(place, split)
-    if images.shape[1:] != known.shape[1:]:
+    images, labels, owners = read_split(place, known, split)
+    channels, height, width = known.shape
+    layouts = [(height, width)] if channels == 1 else [(height, width, channels), known.shape]
+    if images.shape[1:] not in layouts:
         raise InputError(
-            f"{place}: images of shape {images.shape[1:]}, but {known.name} is {known.shape[1]}x{known.shape[2]};"
+            f"{place}: images of shape {images.shape[1:]}, but {known.name} is {'x'.join(map(str, layouts[0]))};"
             " pass the path itself to `load` if it is another data set"
         )
-    return _finish(known, images, labels, split, declared)
+    return _finish(known, (images, labels, owners), split, declared)
 
 
 def _finish(
-    known: KnownSet, images: NDArray[Any], labels: NDArray[Any], split: str, declared: Declared
+    known: KnownSet, columns: tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None], split: str, declared: Declared
 ) -> ImageDataset:
+    images, labels, owners = columns
     options = declared.options
     if declared.classes not in (None, known.classes):
         raise InputError(f"classes: {declared.classes}, but {known.name} has {known.classes}; leave classes out")
-    if options.clients:
+    if options.clients and known.column is None:
         raise InputError(f"clients: {known.name} does not say who contributed what; leave clients out or use femnist")
+    as_people = options.person is not None
+    as_clients = not as_people and (options.clients or known.enrolled)
     update: dict[str, Any] = {"name": options.name or known.name}
     if options.class_names is None and not options.unlabelled:
         update["class_names"] = known.class_names
+    if as_people or as_clients:
+        unit = "nominal_people" if as_people else "nominal_clients"
+        update[unit] = getattr(options, unit) or known.people[split]
     return from_arrays(
         images,
         labels,
+        client_ids=owners if as_clients else None,
+        people=owners if as_people else None,
         records=known.records[split] if declared.records is None else declared.records,
         classes=None if options.unlabelled else known.classes,
         options=options.model_copy(update=update),
@@ -227,6 +295,18 @@ def _digits(split: str) -> tuple[NDArray[Any], NDArray[Any]]:
     return digits.images[chosen], digits.target[chosen]
 
 
+def read_split(place: Path, known: KnownSet, split: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """Images, labels and people of one split from an archive or a folder of IDX files.
+
+    The writers of MNIST may lie in an archive of their own, without the images.
+    """
+    pictures = place
+    if known is _MNIST_WRITERS and not place.is_dir() and f"x_{split}" not in array_names(place):
+        pictures = require_located(_MNIST)
+    owners = None if known.column is None else _array(place, f"{known.column}_{split}")
+    return *read_pair(pictures, split), owners
+
+
 def read_pair(place: Path, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """Images and labels of one split from an archive or a folder of IDX files."""
     if place.is_dir():
@@ -234,8 +314,12 @@ def read_pair(place: Path, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
         if files is None:
             raise InputError(f"{place}: the IDX files of the {split} split are missing; fetch or import the set again")
         return idx.read_idx(files[0]), idx.read_idx(files[1])
-    names = (f"x_{split}", f"y_{split}")
-    missing = [name for name in names if name not in array_names(place)]
-    if missing:
-        raise InputError(f"{place}: array {missing[0]!r} is missing; pass x_train, y_train, x_test and y_test")
-    return read_array(place, names[0]), read_array(place, names[1])
+    return _array(place, f"x_{split}"), _array(place, f"y_{split}")
+
+
+def _array(place: Path, name: str) -> NDArray[Any]:
+    if place.is_dir() or name not in array_names(place):
+        raise InputError(
+            f"{place}: array {name!r} is missing; pass x_train, y_train, x_test and y_test, and all others"
+        )
+    return read_array(place, name)

@@ -53,17 +53,19 @@ def load_femnist(path: Path, split: str, declared: Declared) -> ImageDataset:
         raise InputError(f"min_images: no writer has {options.min_images} images; pass a smaller number")
     if classes == 36:
         labels = np.where(labels >= 36, labels - 26, labels)
-    nominal_records, nominal_clients = _nominal(split, declared.records, options)
+    nominal_records, nominal_writers = _nominal(split, declared.records, options)
+    as_people = options.person is not None
     names = MERGED_CLASS_NAMES if classes == 36 else CLASS_NAMES
     update = {
         "name": options.name or "femnist",
         "class_names": None if options.unlabelled else options.class_names or names,
-        "nominal_clients": nominal_clients,
+        "nominal_people" if as_people else "nominal_clients": nominal_writers,
     }
     return from_arrays(
         255 - images[chosen],
         labels[chosen],
-        client_ids=writers[chosen],
+        client_ids=None if as_people else writers[chosen],
+        people=writers[chosen] if as_people else None,
         records=nominal_records,
         classes=None if options.unlabelled else len(names),
         options=options.model_copy(update=update),
@@ -96,14 +98,15 @@ def _chosen(writers: NDArray[Any], split: str, min_images: int) -> NDArray[np.bo
 def _nominal(split: str, records: int | None, options: SourceOptions) -> tuple[int, int]:
     """Declared sizes: what the caller says, else the published sizes for the documented filters."""
     published = _NOMINAL.get(options.min_images or 1)
-    if published is None and (records is None or options.nominal_clients is None):
+    declared = options.nominal_clients if options.person is None else options.nominal_people
+    if published is None and (records is None or declared is None):
         raise InputError(
             f"min_images: no published size for {options.min_images}; use 1, 20 or 100,"
-            " or declare records=N and nominal_clients=N"
+            " or declare records=N and nominal_clients=N (or nominal_people=N)"
         )
     train, test, clients = published or (0, 0, 0)
     default = test if split == "test" else train
-    return (default if records is None else records), options.nominal_clients or clients
+    return (default if records is None else records), declared or clients
 
 
 def read_leaf(folder: Path) -> dict[str, NDArray[Any]]:

@@ -19,10 +19,12 @@ from urllib.parse import urlsplit
 
 from numpy.typing import NDArray
 
-from understudy.data.catalog import KnownSet, RemoteFile, cache_folder, known_set, load_known_from, read_pair
+from understudy.data.catalog import KnownSet, RemoteFile, cache_folder, known_set, load_known_from, read_split
+from understudy.data.columns import normalise_labels
 from understudy.data.domain import Declared
 from understudy.data.femnist import load_femnist, read_leaf
 from understudy.data.npz import array_names, read_array, write_arrays
+from understudy.data.originals import read_cifar, read_malaria, read_mnist_writers
 from understudy.errors import InputError
 
 Advance = Callable[[RemoteFile, int], None]  # called with the bytes of a file that are here by now
@@ -51,8 +53,8 @@ def fetch(name: str, *, folder: Path | None = None, known: KnownSet | None = Non
         return []
     if not known.mirrors:
         raise InputError(
-            f"data: {known.name} has no official single-file mirror; create it with LEAF (github.com/TalwalkarLab/leaf,"
-            f" data/femnist) and run `understudy data import {known.name} PATH`"
+            f"data: {known.name} has no mirror that is fetched from; {known.where}, and run"
+            f" `understudy data import {known.name} PATH`"
         )
     target = (folder or cache_folder()) / known.name
     try:
@@ -176,13 +178,15 @@ def _progress(known: KnownSet, shown: bool) -> Iterator[Advance]:
 
 
 _SPLITS = ("train", "test")
+_ORIGINALS = {"cifar-10": read_cifar, "malaria-cells": read_malaria, "mnist-writers": read_mnist_writers}
 
 
 def import_local(name: str, path: str | Path, *, folder: Path | None = None) -> Path:
     """Copy a known data set from local files into the cache, in one step, and return where it lies.
 
-    ``path`` is an ``.npz`` archive, a folder with the four IDX files, or for femnist the JSON folder of LEAF. Both
-    splits are loaded and checked first; nothing is written if they do not fit.
+    ``path`` is an ``.npz`` archive, a folder with the four IDX files, or what the publisher hands out: LEAF's JSON
+    folder (femnist), cifar-10-binary.tar.gz, cell_images.zip (malaria-cells), QMNIST's label files (mnist-writers).
+    Both splits are checked first; nothing is written if they do not fit.
     """
     known = known_set(name)
     source = Path(path).expanduser()
@@ -190,7 +194,15 @@ def import_local(name: str, path: str | Path, *, folder: Path | None = None) -> 
         raise InputError("data: digits come with scikit-learn; there is nothing to import")
     if not source.exists():
         raise InputError(f"data: {str(path)!r} does not exist; pass the file or folder that holds {name}")
-    arrays = _femnist_arrays(source) if known.name == "femnist" else _split_arrays(known, source)
+    if known.name == "femnist":
+        arrays = _femnist_arrays(source)
+    elif known.name in _ORIGINALS and source.suffix != ".npz":
+        arrays = _ORIGINALS[known.name](source)
+        for split in _SPLITS:
+            if f"x_{split}" in arrays:
+                normalise_labels(arrays[f"y_{split}"], len(arrays[f"x_{split}"]), known.classes)
+    else:
+        arrays = _split_arrays(known, source)
     target = (folder or cache_folder()) / f"{known.name}.npz"
     try:
         write_arrays(target, arrays)
@@ -203,7 +215,9 @@ def _split_arrays(known: KnownSet, source: Path) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {}
     for split in _SPLITS:
         load_known_from(source, known, split, Declared())
-        arrays[f"x_{split}"], arrays[f"y_{split}"] = read_pair(source, split)
+        arrays[f"x_{split}"], arrays[f"y_{split}"], owners = read_split(source, known, split)
+        if owners is not None:
+            arrays[f"{known.column}_{split}"] = owners
     return arrays
 
 

@@ -16,6 +16,7 @@ from understudy.data.npz import LIMIT_BYTES
 from understudy.errors import InputError
 
 _UNSIGNED_BYTE = 0x08
+_INTEGER = 0x0C
 _GZIP_MAGIC = b"\x1f\x8b"
 _PIECE = 16 * 2**20
 _MNIST_PREFIX = {"train": "train", "test": "t10k"}
@@ -33,10 +34,22 @@ def looks_like_idx(path: Path) -> bool:
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
     """One IDX file of unsigned bytes; a wrong header, missing or surplus bytes are errors."""
+    shape, content = _read(path, _UNSIGNED_BYTE, 1)
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape).copy()
+
+
+def read_integers(path: Path) -> NDArray[np.int64]:
+    """One IDX file of 32-bit integers, as QMNIST has its labels."""
+    shape, content = _read(path, _INTEGER, 4)
+    return np.frombuffer(content, dtype=">i4").reshape(shape).astype(np.int64)
+
+
+def _read(path: Path, kind: int, width: int) -> tuple[tuple[int, ...], bytes]:
+    """The shape and the bytes of a file whose numbers are of one kind and take ``width`` bytes each."""
     try:
         with _open(path) as stream:
-            shape = _read_shape(stream, path)
-            expected = math.prod(shape)
+            shape = _read_shape(stream, path, kind)
+            expected = math.prod(shape) * width
             if expected == 0 and math.prod(side or 1 for side in shape) > LIMIT_BYTES:  # more than an array can be
                 raise InputError(f"{path}: its header says {shape}, which is no set of images; copy or fetch it again")
             if expected > LIMIT_BYTES:
@@ -47,7 +60,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     if len(content) != expected:
         found = "more than" if len(content) > expected else f"only {len(content)} of"
         raise InputError(f"{path}: holds {found} the {expected} bytes its header says; copy or fetch it again")
-    return np.frombuffer(content, dtype=np.uint8).reshape(shape).copy()
+    return shape, content
 
 
 def _read_at_most(stream: BinaryIO, count: int) -> bytes:
@@ -65,12 +78,13 @@ def _open(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path, "rb")) if compressed else path.open("rb")
 
 
-def _read_shape(stream: BinaryIO, path: Path) -> tuple[int, ...]:
+def _read_shape(stream: BinaryIO, path: Path, kind: int) -> tuple[int, ...]:
     head = stream.read(4)
     if len(head) < 4 or head[:2] != b"\0\0" or not 1 <= head[3] <= 4:
         raise InputError(f"{path}: not an IDX file; pass images in the IDX format of MNIST")
-    if head[2] != _UNSIGNED_BYTE:
-        raise InputError(f"{path}: IDX type 0x{head[2]:02x}; only unsigned bytes (0x08) are read, so convert it")
+    if head[2] != kind:
+        wanted = "only unsigned bytes (0x08) are read" if kind == _UNSIGNED_BYTE else "integers (0x0c) are needed"
+        raise InputError(f"{path}: IDX type 0x{head[2]:02x}; {wanted}, so convert it")
     return struct.unpack(f">{head[3]}I", stream.read(4 * head[3]))
 
 
