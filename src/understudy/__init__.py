@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from understudy.data.arrays import from_arrays
     from understudy.data.dataset import ImageDataset
     from understudy.data.domain import Domain
-    from understudy.data.sources import load
+    from understudy.data.sources import from_hugging_face, load
     from understudy.errors import AbortedRun, BudgetError, CheckError, InputError, InterruptedRun, UnderstudyError
     from understudy.methods.registry import method_names
     from understudy.privacy.budget import Budget
@@ -43,6 +43,7 @@ __all__ = [
     "UnderstudyError",
     "Verification",
     "from_arrays",
+    "from_hugging_face",
     "load",
     "load_release",
     "method_names",
@@ -67,6 +68,7 @@ _HOME = {  # where each name lives; imported when it is first used, so that `imp
     "UnderstudyError": "errors",
     "Verification": "release.verify",
     "from_arrays": "data.arrays",
+    "from_hugging_face": "data.sources",
     "load": "data.sources",
     "load_release": "release.release",
     "method_names": "methods.registry",

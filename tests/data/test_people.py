@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from understudy.api import train
 from understudy.data.arrays import from_arrays
-from understudy.data.dataset import ImageDataset
+from understudy.data.dataset import ImageDataset, with_clients
 from understudy.data.domain import Domain, SourceOptions, refuse_people, source_options
 from understudy.data.partition import Partition
 from understudy.data.sources import DataOptions, load
 from understudy.errors import InputError
-from understudy.privacy.budget import Budget
+
+from ..helpers.data import tiny_data
+from ..helpers.runs import tiny_train
 
 Write = Callable[..., Path]
 IMAGES = np.arange(6 * 64, dtype=np.uint8).reshape(6, 8, 8)
@@ -199,9 +200,30 @@ def test_the_fingerprint_sees_people() -> None:
     assert of_people().fingerprint() != plain.fingerprint()
 
 
-def test_no_method_trains_on_people_whom_it_does_not_protect(tmp_path: Path) -> None:
-    sentence = "person: people were declared, but dp-merf protects single records, not all images of a person"
-    with pytest.raises(InputError, match=sentence):
-        train("dp-merf", of_people(), Budget(epsilon=1, delta=1e-5), tmp_path / "run")
+def test_a_method_that_does_not_protect_people_refuses_them() -> None:
+    with pytest.raises(
+        InputError, match="person: people were declared, but some-method protects single records, not all"
+    ):
+        refuse_people(of_people().domain, "some-method")
+    refuse_people(from_arrays(IMAGES, records=9).domain, "some-method")
+
+
+# Clients
+
+
+def test_more_clients_than_are_enrolled_leave_no_run_behind(tmp_path: Path) -> None:
+    data = with_clients(tiny_data(), 5)
+    domain = data.domain.model_copy(update={"nominal_clients": 4})
+    fewer = ImageDataset(data.name, domain, data.images, data.labels, data.client_ids)
+    with pytest.raises(InputError, match="the data hold 5 clients, but nominal_clients=4 are enrolled"):
+        tiny_train("gs-wgan-federated", fewer, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    refuse_people(from_arrays(IMAGES, records=9).domain, "dp-merf")
+
+
+def test_images_that_are_only_compared_need_no_clients(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=IMAGES)
+    domain = Domain(shape=(1, 8, 8), nominal_records=9, nominal_clients=4, skip_broken=3)
+    source = DataOptions(str(tmp_path / "a.npz"))
+    assert source.completed_from(domain, units=False).load().client_ids is None
+    with pytest.raises(InputError, match="clients=True, but there is no array writer"):
+        source.completed_from(domain).load()

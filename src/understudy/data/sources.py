@@ -324,7 +324,7 @@ class DataOptions:
     def completed_from(self, domain: Domain, units: bool = True) -> DataOptions:
         """The same data with everything that is left open declared as in an earlier run.
 
-        ``units``: with its clients too; what is compared image by image needs none.
+        ``units``: with its clients and its broken files too; other data, compared image by image, need neither.
         """
         known = parse_declarations(self.declared)
         extra = []
@@ -332,7 +332,7 @@ class DataOptions:
             extra.append(f"class_names={json.dumps(list(domain.class_names))}")
         if domain.classes is None and "unlabelled" not in known:
             extra.append("unlabelled=true")
-        if domain.skip_broken is not None and "skip_broken" not in known:
+        if units and domain.skip_broken is not None and "skip_broken" not in known:
             extra.append(f"skip_broken={domain.skip_broken}")
         if units and domain.nominal_clients is not None:
             clients = {"clients": "true", "nominal_clients": str(domain.nominal_clients)}
