@@ -1,0 +1,136 @@
+"""The teacher in a plan: what it takes of a budget, what is decided from public facts, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from understudy.data.domain import Domain
+from understudy.engines.teacher.config import PURPOSE, TaughtConfig, teacher_costs, with_teacher
+from understudy.errors import InputError
+from understudy.methods.config import build_config
+from understudy.privacy import accounting
+from understudy.privacy.budget import Budget
+from understudy.privacy.plan import Costs
+
+BUDGET = Budget(4.0, 1e-5)
+COSTS = Costs(steps=3, memory_bytes=100, seconds=1.0, seconds_on_gpu=0.5)
+
+
+def domain(shape: tuple[int, int, int] = (1, 28, 28), **fields: Any) -> Domain:
+    return Domain(shape=shape, **{"classes": 10, "nominal_records": 60_000, **fields})
+
+
+def config(share: float = 0.25, teacher: dict[str, Any] | None = None, **privacy: Any) -> TaughtConfig:
+    named = {f"teacher_{name}": value for name, value in privacy.items()}
+    return build_config(TaughtConfig, {"privacy": {"teacher_share": share, **named}, "teacher": teacher or {}})
+
+
+def test_without_a_share_there_is_no_teacher_and_nothing_changes():
+    for given in (config(0.0), config(0.0, {"kind": "network"}, steps=5)):
+        assert with_teacher(given, domain(classes=None), BUDGET) == (given, ())
+        assert teacher_costs(given, domain(), COSTS) == COSTS
+
+
+@pytest.mark.parametrize(("kind", "share"), [("linear", 0.9), ("network", 0.3)])
+def test_it_takes_its_share_of_epsilon_and_nearly_all_of_it(kind, share):
+    decided, (event,) = with_teacher(config(share, {"kind": kind}, steps=50), domain(), BUDGET)
+    assert 0.98 * share * 4.0 < accounting.certified_epsilon([event], 1e-5) <= share * 4.0
+    assert (event.purpose, event.count, event.sensitivity, event.unit) == (PURPOSE, 50, "C", "record")
+    assert event.sampling.kind == ("none" if kind == "linear" else "poisson")
+    assert event.noise_multiplier == decided.privacy.teacher_noise_multiplier
+
+
+def test_what_is_decided_stays_and_plans_the_same_again():
+    """A released config is planned again by ``verify``, also with another budget."""
+    for kind in ("linear", "network"):
+        noise = None if kind == "linear" else 9.0
+        decided, events = with_teacher(config(teacher={"kind": kind}, noise_multiplier=noise), domain(), BUDGET)
+        for budget in (BUDGET, Budget(9.0, 1e-6)):
+            assert with_teacher(decided, domain(), budget) == (decided, events)
+        settings = decided.teacher
+        assert settings.scales == 2
+        assert settings.learning_rate > 0
+        assert decided.privacy.teacher_steps > 0
+
+
+def test_steps_cost_what_one_step_of_all_their_noise_costs():
+    """T Gaussians of multiplier m are one of m / sqrt(T), so the number of steps is free to follow what is learnt."""
+    multipliers = []
+    for steps in (1, 100):
+        _, (event,) = with_teacher(config(steps=steps), domain(), BUDGET)
+        multipliers.append(event.noise_multiplier / steps**0.5)
+    assert multipliers[0] == pytest.approx(multipliers[1], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "epsilon", [pytest.param(0.5, marks=pytest.mark.slow), 1.0, pytest.param(10.0, marks=pytest.mark.slow)]
+)
+def test_steps_and_rate_follow_from_public_facts_so_that_noise_carries_no_weight_far(epsilon):
+    decided, (event,) = with_teacher(config(0.9), domain(), Budget(epsilon, 1e-5))
+    steps, rate = event.count, decided.teacher.learning_rate
+    carried = rate / 0.1 * event.noise_multiplier * steps**0.5 / 60_000  # by momentum 0.9
+    assert carried <= 0.101
+    assert 100 <= steps <= 1000
+    assert 0 < rate <= 0.51
+    fewer, _ = with_teacher(config(0.9), domain(nominal_records=600), Budget(epsilon, 1e-5))
+    assert fewer.teacher.learning_rate < rate
+
+
+def test_a_batch_of_a_network_follows_the_declared_records():
+    given = config(teacher={"kind": "network"}, noise_multiplier=9.0)
+    decided, (event,) = with_teacher(given, domain(nominal_records=300), BUDGET)
+    assert decided.privacy.teacher_batch == 30
+    assert event.sampling.rate == pytest.approx(0.1)
+    assert with_teacher(given, domain(), BUDGET)[0].privacy.teacher_batch == 1024
+    with pytest.raises(InputError, match="400"):
+        with_teacher(config(teacher={"kind": "network"}, batch=400), domain(nominal_records=300), BUDGET)
+
+
+@pytest.mark.parametrize(
+    ("shape", "scales"), [((1, 8, 8), 2), ((3, 40, 40), 2), ((1, 28, 41), 3), ((3, 64, 64), 3), ((1, 8, 64), 2)]
+)
+def test_scales_follow_the_size_of_the_image(shape, scales):
+    noise = {"steps": 4, "noise_multiplier": 9.0}
+    assert with_teacher(config(**noise), domain(shape), BUDGET)[0].teacher.scales == scales
+    assert with_teacher(config(teacher={"scales": 1}, **noise), domain(shape), BUDGET)[0].teacher.scales == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "declared", "words"),
+    [
+        (config(), domain(classes=None), "without labels, so there is nothing to teach; leave it out"),
+        (config(batch=8), domain(), "a linear teacher sees all records"),
+        (
+            config(teacher={"scales": 3}, noise_multiplier=9.0),
+            domain((1, 8, 20)),
+            "8x20 pixels are too small for them; pass 2",
+        ),
+    ],
+)
+def test_what_cannot_be_taught_is_refused_in_one_sentence(given, declared, words):
+    with pytest.raises(InputError, match=words):
+        with_teacher(given, declared, BUDGET)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 1.5])
+def test_a_share_lies_between_nothing_and_all(share):
+    with pytest.raises(InputError, match="teacher_share"):
+        config(share)
+
+
+def test_the_owners_own_noise_is_kept_and_priced():
+    decided, (event,) = with_teacher(config(0.25, steps=4, noise_multiplier=17.0), domain(), BUDGET)
+    assert event.noise_multiplier == 17.0
+    assert decided.privacy.teacher_noise_multiplier == 17.0
+
+
+def test_its_costs_come_on_top():
+    for kind in ("linear", "network"):
+        decided, _ = with_teacher(config(teacher={"kind": kind}, steps=40, noise_multiplier=9.0), domain(), BUDGET)
+        costs = teacher_costs(decided, domain(), COSTS)
+        assert costs.steps == COSTS.steps, "those that progress tells are the generator's"
+        assert costs.seconds > COSTS.seconds
+        assert costs.seconds_on_gpu > COSTS.seconds_on_gpu
+        assert costs.memory_bytes > 2 * 60_000 * 5184
