@@ -24,10 +24,17 @@ class Case:
     public_values: frozenset[str]  # what it reports while it runs; every name here was judged to be public
     runtime: dict[str, list[Any]] = field(default_factory=dict)  # its own runtime settings, with values to try
     clients: int | None = None  # to whom the records are dealt out, for a federated method
+    teacher: dict[str, Any] | None = None  # that of a case with a share for one; it needs labels
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of data that it can be trained on."""
+        return ("labelled", "unlabelled", "rgb") if self.teacher is None else ("labelled", "rgb")
 
     def config(self, **changes: dict[str, Any]) -> dict[str, Any]:
         """The config of a tiny run, with some settings changed: ``config(privacy={"noise_multiplier": 1.0})``."""
         groups = {"privacy": self.privacy, "method": self.method, "runtime": {"device": "cpu"}}
+        groups |= {} if self.teacher is None else {"teacher": self.teacher}
         return {name: {**group, **changes.get(name, {})} for name, group in groups.items()}
 
 
@@ -206,6 +213,19 @@ CASES = {
     ),
 }
 
+
+def with_teacher(case: Case, **teacher: Any) -> Case:
+    """A case with a teacher beside its generator, of four steps."""
+    privacy = {"teacher_share": 0.2, "teacher_steps": 4, "teacher_noise_multiplier": 10.0}
+    return replace(case, privacy={**case.privacy, **privacy}, teacher={"directions": 2, **teacher})
+
+
+# Every method with a teacher, for `make test-full`: it does the same beside all of them (see test_teacher.py).
+TAUGHT = {
+    **{f"{name} with a teacher": with_teacher(case) for name, case in CASES.items() if name == case.name},
+    "dp-merf with a network as its teacher": with_teacher(CASES["dp-merf"], kind="network", width=2),
+}
+
 # Methods without privacy: no budget, no events, no guarantee. They have tests of their own (test_not_private.py).
 NOT_PRIVATE = {
     "gan": Case(
@@ -264,9 +284,9 @@ EVERY_CASE = [*ALL_CASES, *FEDERATED]
 
 
 def case_of(case: str) -> Case:
-    """An entry of ``CASES``."""
-    if case in FEDERATED:
-        return FEDERATED[case]
+    """An entry of ``CASES``, ``FEDERATED`` or ``TAUGHT``."""
+    if case in FEDERATED or case in TAUGHT:
+        return {**FEDERATED, **TAUGHT}[case]
     if case not in CASES:
         pytest.fail(
             f"method {case!r} is registered, but has no entry in CASES of tests/helpers/cases.py: add settings "

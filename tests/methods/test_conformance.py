@@ -23,6 +23,7 @@ from safetensors import safe_open
 from understudy.api import release_early, resume
 from understudy.configs import RuntimeConfig
 from understudy.data.domain import Domain
+from understudy.engines.teacher.config import TaughtConfig
 from understudy.errors import BudgetError, InputError
 from understudy.methods.config import build_config
 from understudy.methods.registry import get_method, method_names
@@ -35,13 +36,13 @@ from understudy.release.release import load
 from understudy.release.verify import verify
 from understudy.runs.loop import RELEASED
 
-from ..helpers.cases import BUDGET, CASES, CLASSES, EVERY_CASE, RECORDS, case_of
+from ..helpers.cases import BUDGET, CASES, CLASSES, EVERY_CASE, RECORDS, TAUGHT, case_of
 from ..helpers.data import dealt, tiny_data, with_labels
 from ..helpers.runs import interrupt, open_to_others, own_state_folder, read_lines, tiny_train
 
-KINDS = ("labelled", "unlabelled", "rgb")
 ALLOWED_FILES = {"generator.safetensors", "config.json", "certificate.json", "README.md", "samples.png"}
 ALWAYS_REPORTED = {"step"}
+TEACHER = "head."  # weights under this name are those of a network as they would be released
 RUNTIME_VALUES: dict[str, list[Any]] = {
     "device": ["auto", "cpu", "cuda"],
     "precision": ["fp32", "tf32", "bf16"],
@@ -49,11 +50,13 @@ RUNTIME_VALUES: dict[str, list[Any]] = {
     "checkpoint_seconds": [0.001, 3600.0],
 }
 
-SLOW_CASES = {"dp-diffusion from central images"}  # beside the tests of their own
-every_case = pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow if case in SLOW_CASES else ()) for case in EVERY_CASE]
+SLOW_CASES = {"dp-diffusion from central images", *TAUGHT}  # beside the tests of their own
+TRIED = {case: pytest.mark.slow if case in SLOW_CASES else () for case in (*EVERY_CASE, *TAUGHT)}
+every_case = pytest.mark.parametrize("case", [pytest.param(case, marks=marks) for case, marks in TRIED.items()])
+every_kind = pytest.mark.parametrize(
+    ("kind", "case"),
+    [pytest.param(kind, case, marks=marks) for case, marks in TRIED.items() for kind in case_of(case).kinds],
 )
-every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +119,12 @@ def test_its_name_is_the_registered_one_and_it_says_what_it_is(case):
 
 
 @every_case
-def test_its_config_has_three_groups_and_refuses_unknown_keys_and_changes(case):
+def test_its_config_has_the_known_groups_and_refuses_unknown_keys_and_changes(case):
     kind = get_method(case_of(case).name).config_type
     config = build_config(kind, case_of(case).config())
-    assert set(kind.model_fields) == {"privacy", "method", "runtime"}
-    for group in ("privacy", "method", "runtime"):
+    groups = {"privacy", "method", "runtime"} | ({"teacher"} if issubclass(kind, TaughtConfig) else set())
+    assert set(kind.model_fields) == groups
+    for group in sorted(groups):
         with pytest.raises(InputError, match=rf"unknown key '{group}\.no_such_key'; known here: "):
             build_config(kind, {group: {"no_such_key": 1}})
         with pytest.raises(ValueError, match="frozen"):
@@ -204,7 +208,6 @@ def test_planning_imports_no_torch_and_leaves_nothing_behind(case, tmp_path):
 # Training and spending
 
 
-@every_case
 @every_kind
 def test_it_spends_what_it_planned_within_the_budget(case, kind, finished):
     folder, plan = finished(case, kind), tiny_plan(case, kind)
@@ -217,7 +220,6 @@ def test_it_spends_what_it_planned_within_the_budget(case, kind, finished):
     assert accounting.certified_epsilon(events, BUDGET.delta) <= BUDGET.epsilon
 
 
-@every_case
 @every_kind
 def test_its_certificate_states_the_events_of_the_ledger_and_what_they_cost(case, kind, finished):
     folder = finished(case, kind)
@@ -232,7 +234,6 @@ def test_its_certificate_states_the_events_of_the_ledger_and_what_they_cost(case
     assert (certificate.stopped_because, certificate.plan_raised) == ("finished as planned", False)
 
 
-@every_case
 @every_kind
 def test_its_release_verifies_and_holds_the_allowed_files_only(case, kind, finished):
     folder = finished(case, kind)
@@ -274,7 +275,6 @@ def test_data_that_neighbour_ordinary_data_are_trained_on_like_any_other(case, l
 # Samples
 
 
-@every_case
 @every_kind
 def test_it_samples_without_being_told_the_labels(case, kind, finished):
     images, labels = load(finished(case, kind)).sample(50)
@@ -316,18 +316,17 @@ def test_samples_are_drawn_afresh_unless_a_seed_is_given(case, finished):
 
 def _private_tensors(folder: Path) -> list[tuple[str, bytes]]:
     """Name and bytes of every tensor in the private folder that is long enough to be told from chance, except those
-    that are the generator itself."""
+    that are the generator itself, or the network that is its teacher."""
     found = []
     for path in (folder / "private").rglob("*.safetensors"):
         with safe_open(path, framework="np") as file:
             for name in file.keys():  # noqa: SIM118 (not a mapping)
                 array = file.get_tensor(name)
-                if not name.startswith(RELEASED) and len(np.unique(array)) >= 8:
+                if not name.startswith((RELEASED, TEACHER)) and len(np.unique(array)) >= 8:
                     found.append((f"{path.name}: {name}", array.tobytes()))
     return found
 
 
-@every_case
 @every_kind
 def test_nothing_of_the_private_folder_or_the_data_is_in_the_release(case, kind, finished):
     folder = finished(case, kind)
@@ -357,7 +356,6 @@ def test_the_sample_grid_of_a_release_is_made_of_generated_images(case, finished
     assert not shown & {image.tobytes() for image in tiny_data().images}
 
 
-@every_case
 @every_kind
 def test_progress_shows_values_that_were_declared_public_and_no_others(case, kind, finished):
     lines = read_lines(finished(case, kind) / "progress.jsonl")

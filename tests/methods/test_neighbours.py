@@ -13,17 +13,21 @@ from safetensors import safe_open
 
 from understudy.data.dataset import ImageDataset
 
-from ..helpers.cases import EVERY_CASE
+from ..helpers.cases import EVERY_CASE, TAUGHT
 from ..helpers.data import with_labels
 from ..helpers.runs import own_state_folder, read_lines, recorded, tiny_train
 
 TWO_CLASSES = (0, 1) * 20  # five whole micro-batches of eight
+every_case = pytest.mark.parametrize(
+    "case", [*EVERY_CASE, *(pytest.param(case, marks=pytest.mark.slow) for case in TAUGHT)]
+)
 
 
 def footprint(folder: Path) -> dict[str, Any]:
     """What a run shows besides values: its ledger, the steps it reported, its files, and the shapes of its release."""
     config = json.loads((folder / "release" / "config.json").read_text())
-    config["generator"].pop("label_weights")  # sanitized values; their number is fixed by the declared classes
+    for generator in (config["generator"], config["generator"].get("base", {"label_weights": None})):
+        generator.pop("label_weights")  # sanitized values; their number is fixed by the declared classes
     with safe_open(folder / "release" / "generator.safetensors", framework="np") as file:
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (not a mapping)
     progress = read_lines(folder / "progress.jsonl")
@@ -56,7 +60,7 @@ def _trained(case: str, data: ImageDataset, home: Path) -> dict[str, Any]:
     return footprint(home / "run")
 
 
-@pytest.mark.parametrize("case", EVERY_CASE)
+@every_case
 @pytest.mark.parametrize(
     ("without", "with_record"),
     [
@@ -71,7 +75,7 @@ def test_a_record_more_changes_values_and_never_what_is_done(case, without, with
         assert second[name] == value, name
 
 
-@pytest.mark.parametrize("case", EVERY_CASE)
+@every_case
 def test_a_record_like_no_other_changes_values_and_never_what_is_done(case, footprint_of, tmp_path):
     usual = with_labels(TWO_CLASSES)
     images = usual.images.copy()

@@ -32,7 +32,7 @@ from understudy.privacy.mechanisms import GaussianMechanism
 from ..federated.helpers import federated_data
 from ..federated.helpers import tiny_config as tiny_federation
 from ..federated.test_fedavg import CONFIG as FEDAVG
-from ..helpers.cases import ALL_CASES, BUDGET, LOOPS, case_of
+from ..helpers.cases import ALL_CASES, BUDGET, LOOPS, TAUGHT, case_of
 from ..helpers.data import with_labels
 from ..helpers.runs import own_state_folder, recorded, tiny_train
 
@@ -47,6 +47,7 @@ PUBLIC_CODE = (  # where no private value may decide anything; what works on pri
     "privacy/ledger.py",
     "engines/embedding/start.py",
     "engines/learner.py",
+    "engines/teacher/config.py",
     "runs/",
     "api.py",
 )
@@ -161,12 +162,15 @@ def outcomes(
     return found
 
 
+TRIED = (*ALL_CASES, *TAUGHT)
+
+
 def _fast(case: str) -> bool:
-    return case in LOOPS or case == "dp-sinkhorn"
+    return case in (*LOOPS, "dp-sinkhorn", "dp-merf with a teacher")
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, id=case, marks=() if _fast(case) else pytest.mark.slow) for case in ALL_CASES]
+    "case", [pytest.param(case, id=case, marks=() if _fast(case) else pytest.mark.slow) for case in TRIED]
 )
 def test_neighbours_with_the_same_sanitized_values_run_alike(case, tmp_path):
     """One record more, the first of its class and unlike all others."""
@@ -181,7 +185,7 @@ def test_neighbours_with_the_same_sanitized_values_run_alike(case, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if case in ("dp-merf", "dpgan") else pytest.mark.slow) for case in ALL_CASES]
+    "case", [pytest.param(case, marks=() if case in ("dp-merf", "dpgan") else pytest.mark.slow) for case in TRIED]
 )
 def test_the_public_files_of_a_run_do_not_tell_records_from_four_times_as_many(case, tmp_path):
     """The declared number is the same. Time and private files follow the true one, and nothing that is shown does."""
