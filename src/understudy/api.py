@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.configs import MethodConfig
 from understudy.data.dataset import ImageDataset, check_enrolled
-from understudy.data.domain import Domain, refuse_people
+from understudy.data.domain import Domain
 from understudy.data.sources import DataOptions
 from understudy.engines.teacher.config import TaughtConfig
 from understudy.errors import AbortedRun, BudgetError, InputError
@@ -247,7 +247,6 @@ def start_run(
     data = source.load()
     plan = _affordable_plan(implementation, config, data.domain, check_budget(implementation, budget))
     if options.before is not None:
-        refuse_people(data.domain, method)  # no question about what is refused anyway
         options.before(plan)
     with watch() as (listener, stop):
         watched = replace(options, listener=listener, stop_requested=stop, source=source.as_dict())
@@ -388,7 +387,6 @@ def _begin(
     from understudy.devices import check_memory, choose_device
     from understudy.privacy.randomness.streams import Randomness
 
-    refuse_people(data.domain, plan.method)
     if plan.limits is not None:
         check_enrolled(data, plan.limits.clients)
     folder, device = RunFolder(out), choose_device(plan.config.runtime.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from understudy.data.dataset import ImageDataset
+
+Selection = slice | NDArray[np.int64]
 _ALL = slice(None)
 
 
@@ -27,7 +31,7 @@ class Rows(Protocol):
         ...
 
 
-def load_rows(data: Rows, device: torch.device, selection: slice = _ALL) -> tuple[Tensor, Tensor | None]:
+def load_rows(data: Rows, device: torch.device, selection: Selection = _ALL) -> tuple[Tensor, Tensor | None]:
     """8-bit images (N, C, H, W) and labels, if there are any, of some records.
 
     Privacy: nowhere else do private bytes become tensors. Both are private, and so is how many there are; they may go
@@ -37,7 +41,7 @@ def load_rows(data: Rows, device: torch.device, selection: slice = _ALL) -> tupl
     return images_private, None if data.labels is None else torch.from_numpy(data.labels[selection]).to(device)
 
 
-def load_batch(data: Rows, selection: slice, device: torch.device) -> tuple[Tensor, Tensor]:
+def load_batch(data: Rows, selection: Selection, device: torch.device) -> tuple[Tensor, Tensor]:
     """Images in [0, 1] (N, C, H, W) and labels (zeros for unlabelled data) of some records.
 
     Privacy: as ``load_rows``.
@@ -50,57 +54,168 @@ def load_batch(data: Rows, selection: slice, device: torch.device) -> tuple[Tens
 
 @dataclass(frozen=True)
 class Examples:
-    """Images (N, C, H, W) in [0, 1], their labels, +1 for records and -1 for public companions, and which rows count.
+    """Images (N, C, H, W) in [0, 1], their labels, +1 for records and -1 for public companions, and which units count.
 
-    Privacy: the first rows are private, and so is which of them count.
+    Each is a unit. Where a unit is a person, ``images`` (N, m, C, H, W) and ``labels`` (N, m) hold m of the person's
+    images, and ``weights`` (N, m) what each counts: one over their number, or nothing where a person has fewer.
+
+    Privacy: the first units are private, and so is which of them count.
     """
 
     images: Tensor
     labels: Tensor | None
     signs: Tensor
     present: Tensor
+    weights: Tensor | None = None
 
-    def chunks(self, rows: int) -> list[Examples]:
-        """The same examples in pieces of about equal size, of at most ``rows`` rows."""
-        pieces = max(1, -(-len(self.images) // rows))
-        labels = [None] * pieces if self.labels is None else self.labels.tensor_split(pieces)
-        parts = [part.tensor_split(pieces) for part in (self.images, self.signs, self.present)]
-        return [
-            Examples(image, label, sign, present)
-            for image, label, sign, present in zip(parts[0], labels, parts[1], parts[2], strict=True)
-        ]
+    def chunks(self, units: int) -> list[Examples]:
+        """The same examples in pieces of about equal size, of at most ``units`` units."""
+        pieces = max(1, -(-len(self.images) // units))
+
+        def cut(part: Tensor | None) -> tuple[Tensor | None, ...]:
+            return (None,) * pieces if part is None else part.tensor_split(pieces)
+
+        parts = (self.images, self.labels, self.signs, self.present, self.weights)
+        return [Examples(*piece) for piece in zip(*map(cut, parts), strict=True)]
 
     def followed_by(self, others: Examples) -> Examples:
         """These, then the others, as one batch."""
-        labels = None
-        if self.labels is not None and others.labels is not None:
-            labels = torch.cat([self.labels, others.labels])
-        images, signs, present = (
-            torch.cat([getattr(self, name), getattr(others, name)]) for name in ("images", "signs", "present")
+
+        def joined(ours: Tensor | None, theirs: Tensor | None) -> Tensor | None:
+            return None if ours is None or theirs is None else torch.cat([ours, theirs])
+
+        return Examples(
+            torch.cat([self.images, others.images]),
+            joined(self.labels, others.labels),
+            torch.cat([self.signs, others.signs]),
+            torch.cat([self.present, others.present]),
+            joined(self.weights, others.weights),
         )
-        return Examples(images, labels, signs, present)
+
+    def grouped(self, rows: int) -> Examples:
+        """Public examples, ``rows`` of them taken together as one unit, as the images of a person are."""
+        if rows == 1:
+            return self
+        units = len(self.images) // rows
+        return Examples(
+            self.images.unflatten(0, (units, rows)),
+            None if self.labels is None else self.labels.unflatten(0, (units, rows)),
+            self.signs[::rows],
+            self.present[::rows],
+            self.images.new_full((units, rows), 1 / rows, dtype=torch.float32),
+        )
+
+    def flat(self) -> Examples:
+        """Every image for itself, those of a unit one after the other."""
+        if self.weights is None:
+            return self
+        rows = self.weights.shape[1]
+        return Examples(
+            self.images.flatten(0, 1),
+            None if self.labels is None else self.labels.flatten(),
+            self.signs.repeat_interleave(rows),
+            self.present.repeat_interleave(rows),
+            self.weights.flatten(),
+        )
 
 
 class Records:
-    """All private records on the device, with an empty one at the end for the places that a batch does not fill."""
+    """All private records on the device, with an empty one at the end for the places that a batch does not fill.
 
-    def __init__(self, data: Rows, device: torch.device, number_type: torch.dtype) -> None:
+    A unit is a record or, where the data are of people, a person, of whom ``images_per_person`` images are shown.
+    """
+
+    def __init__(
+        self, data: ImageDataset, device: torch.device, number_type: torch.dtype, images_per_person: int = 1
+    ) -> None:
         images, labels = load_rows(data, device)
         self._images = torch.cat([images, images.new_zeros((1, *images.shape[1:]))])
         self._labels = None if labels is None else torch.cat([labels, labels.new_zeros(1)])
-        self.filler, self._type = len(images), number_type
+        self._type = number_type
+        self.people = None if data.domain.unit == "record" else People.of(data, device, images_per_person)
+        self.filler = len(images) if self.people is None else len(self.people.sizes) - 1
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one record."""
         return tuple(self._images.shape[1:])
 
-    def gather(self, indices_private: Tensor) -> Examples:
-        """The records with these numbers.
+    def gather(self, indices_private: Tensor, random: torch.Generator | None = None) -> Examples:
+        """The units with these numbers; of a person some images, which are drawn afresh.
 
-        Privacy: private, to be clipped one by one; places with the filler's number do not count.
+        Privacy: private, to be clipped one by one; places with the filler's number do not count. Which images of a
+        person are shown is secret chance that no other person has a part in, and earns no amplification.
         """
-        images = self._images.index_select(0, indices_private).to(self._type) / 255
-        labels = None if self._labels is None else self._labels.index_select(0, indices_private)
-        signs = torch.ones(len(images), device=images.device)
-        return Examples(images, labels, signs, indices_private != self.filler)
+        present = indices_private != self.filler
+        signs = torch.ones(len(indices_private), device=indices_private.device)
+        if self.people is None:
+            return Examples(*self._rows(indices_private), signs, present)
+        chosen, weights = self.people.draw(indices_private, random)
+        images, labels = self._rows(chosen.flatten())
+        together = chosen.shape
+        labels = None if labels is None else labels.unflatten(0, together)
+        return Examples(images.unflatten(0, together), labels, signs, present, weights)
+
+    def _rows(self, records_private: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Images in [0, 1] and labels of some records."""
+        images = self._images.index_select(0, records_private).to(self._type) / 255
+        return images, None if self._labels is None else self._labels.index_select(0, records_private)
+
+
+@dataclass(frozen=True)
+class People:
+    """The records of each person: ``members`` (people + 1, most) filled up with the number of no record, ``sizes``.
+
+    The last row is nobody's. Privacy: private, the number of people and of their images included.
+    """
+
+    members: Tensor
+    sizes: Tensor
+    nobody: int  # the number of no record
+    shown: int  # images of a person, at most: public
+
+    @classmethod
+    def of(cls, data: ImageDataset, device: torch.device, shown: int) -> People:
+        """The table of a data set."""
+        owners = torch.from_numpy(data.unit_of_record("person"))
+        people = int(owners.max()) + 1 if len(owners) else 0
+        sizes = torch.bincount(owners, minlength=people + 1)
+        members = torch.full((people + 1, max(1, int(sizes.max()))), len(owners))
+        order = torch.argsort(owners, stable=True)
+        members[owners[order], torch.arange(len(order)) - (sizes.cumsum(0) - sizes)[owners[order]]] = order
+        return cls(members.to(device), sizes.to(device), len(owners), shown)
+
+    def draw(self, people_private: Tensor, random: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Numbers (people, shown) of distinct records, drawn uniformly from those of each person, and their weights.
+
+        Where a person has fewer, the places left over are nobody's and count nothing.
+        """
+        members, sizes = self.members[people_private], self.sizes[people_private]
+        keys = torch.rand(members.shape, generator=random, device=members.device)
+        own = torch.arange(members.shape[1], device=members.device) < sizes[:, None]
+        few = min(self.shown, members.shape[1])
+        chosen = members.gather(1, torch.where(own, keys, -1.0).topk(few, dim=1).indices)
+        chosen = torch.nn.functional.pad(chosen, (0, self.shown - few), value=self.nobody)
+        taken = sizes.clamp(max=self.shown)
+        places = torch.arange(self.shown, device=members.device) < taken[:, None]
+        return chosen, places / taken.clamp(min=1)[:, None].float()
+
+
+def people_in_chunks(
+    data: ImageDataset, most_records: int, most_people: int
+) -> Iterator[tuple[NDArray[np.int64], Tensor, int]]:
+    """Record numbers of some people at a time, whom each is of (counted from 0 in the chunk), and how many people.
+
+    Privacy: private. A person is never divided; one with more records than ``most_records`` is a chunk alone.
+    """
+    owners = data.unit_of_record("person")
+    order = np.argsort(owners, kind="stable")
+    starts = np.flatnonzero(np.r_[True, np.diff(owners[order]) > 0, True]) if len(order) else np.zeros(1, np.int64)
+    first, people = 0, len(starts) - 1
+    while first < people:
+        last = first + 1
+        while last < people and last - first < most_people and starts[last + 1] - starts[first] <= most_records:
+            last += 1
+        records = order[starts[first] : starts[last]]
+        yield records, torch.from_numpy(owners[records] - first), last - first
+        first = last

@@ -26,6 +26,7 @@ from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import Certificate
 from understudy.privacy.claims import statements
 from understudy.privacy.events import Event
+from understudy.privacy.meaning import plural
 from understudy.privacy.plan import RECORDS_ONLY, Costs, Plan
 from understudy.runs.loop import Resumable
 from understudy.runs.run import Run
@@ -89,6 +90,7 @@ class Annotation(Method):
     summary: ClassVar[str] = "names the images of a generator without labels by a classifier that is trained privately"
     paper: ClassVar[str] = "Abadi et al., Deep Learning with Differential Privacy, CCS 2016"
     config_type: ClassVar[type[MethodConfig]] = AnnotatorConfig
+    protects_people: ClassVar[bool] = True
 
     def __init__(self, base: Base) -> None:
         self.base = base
@@ -150,7 +152,9 @@ class Annotation(Method):
         from understudy.engines.dpsgd.step import PrivateStep, StepOptions
 
         generator = self._generator(config, run.plan.domain).to(run.device)
-        options = StepOptions(config.privacy.batch or 1, config.privacy.clip, config.method.learning_rate)
+        privacy = config.privacy
+        images = privacy.images_per_person or 1
+        options = StepOptions(privacy.batch or 1, privacy.clip, config.method.learning_rate, images_per_person=images)
         stepping = PrivateStep(run, generator.annotator, _naming, options, run.plan.events[0])
         for step in Resumable(run, generator, {"annotator_optimizer": stepping.optimizer}).steps(run.plan.steps):
             if stepping.remaining:
@@ -220,8 +224,11 @@ def check_base(base: Base, domain: Domain) -> None:
         raise InputError(
             f"shape: the data are {shapes[0]} and the generator draws {shapes[1]}; pass --shape {shapes[1]}"
         )
-    if any(event.unit != "record" for event in certificate.events):
-        raise InputError("annotate: the generator protects clients and the annotator records; they do not compose")
+    if any(event.unit != domain.unit for event in certificate.events):
+        whom = plural(next(event.unit for event in certificate.events if event.unit != domain.unit))
+        raise InputError(
+            f"annotate: the generator protects {whom} and the annotator {plural(domain.unit)}; they do not compose"
+        )
     if set(certificate.headline.delta_parts or {}) - {"accountant"}:
         raise InputError("annotate: the generator's delta pays for more than its events; such a claim is not composed")
 
@@ -273,7 +280,7 @@ def _decided(config: AnnotatorConfig, domain: Domain, calibrate: Calibrate) -> A
         settings = config.method.teacher.with_steps(_as_taught(config.privacy), domain, calibrate)
         decided = {"steps": settings.teacher_steps, "batch": settings.teacher_batch}
         return config.model_copy(update={"privacy": config.privacy.model_copy(update=decided)})
-    records, small = domain.nominal_records, domain.small
+    records, small = domain.nominal_units, domain.small
     batch = config.privacy.batch or max(1, min(600, records // 10))
     sampling_rate(batch, records)  # refuses a batch above the declared number of records
     steps = config.privacy.steps or (400 if small else 1000)

@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig
-from understudy.data.domain import Domain
+from understudy.data.domain import Domain, refuse_people
 from understudy.data.sampling import sampling_rate
-from understudy.engines.teacher.config import teacher_costs, with_teacher
+from understudy.engines.teacher.config import IMAGES_PER_PERSON, teacher_costs, with_teacher
 from understudy.errors import InputError
 from understudy.methods.config import ConfigType, build_config, overlay
 from understudy.privacy import accounting
@@ -31,16 +31,17 @@ if TYPE_CHECKING:
 class SampledPrivacy(PrivacyConfig):
     """What changes epsilon of steps on Poisson batches; ``None`` is decided from the declared domain."""
 
-    batch: Count | None = None  # B: expected records a step
+    batch: Count | None = None  # B: expected units a step
     steps: Count | None = None  # T
     clip: Positive = 1.0  # C
+    images_per_person: Count | None = None  # where people are declared: so many of each, at most, in a step
 
     def event(self, domain: Domain, noise_multiplier: float, purpose: str, sensitivity: Sensitivity = "C") -> Event:
         """All steps, as they are accounted: the rate is that of the declared number of records."""
         return Event(
             noise_multiplier=noise_multiplier,
             sensitivity=sensitivity,
-            sampling=PoissonSampling(rate=sampling_rate(self.batch or 1, domain.nominal_records)),
+            sampling=PoissonSampling(rate=sampling_rate(self.batch or 1, domain.nominal_units)),
             count=self.steps or 1,
             purpose=purpose,
         )
@@ -56,6 +57,7 @@ class Method(ABC):
     private: ClassVar[bool] = (
         True  # False: a reference without any guarantee; its releases are stamped and never verify
     )
+    protects_people: ClassVar[bool] = False  # True: where people are declared, a person with all images is the unit
     federated: ClassVar[bool] = False  # True: it needs data with clients, and can be deployed with real ones
     not_covered: ClassVar[tuple[str, ...]] = ()  # what its guarantees do not cover, beside what holds for all methods
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})  # named configs, for ``--preset``
@@ -114,7 +116,9 @@ def finish_plan(
     ``events`` are those of a method at a noise multiplier; a larger one makes none of them dearer. Where the config
     gives a share to a teacher, its event comes last.
     """
-    config, planned = with_least_noise(config, domain, budget, events)
+    if not method.protects_people:
+        refuse_people(domain, method.name)
+    config, planned = with_least_noise(_with_people(config, domain), domain, budget, events)
     return Plan(
         method=method.name,
         config=config,
@@ -133,10 +137,31 @@ def with_least_noise(
     config, teacher = with_teacher(config, domain, budget)
 
     def together(noise_multiplier: float) -> tuple[Event, ...]:
-        return (*events(noise_multiplier), *teacher)
+        return tuple(_of_people(event, domain) for event in (*events(noise_multiplier), *teacher))
 
     noise_multiplier = config.privacy.noise_multiplier or accounting.calibrate(together, budget)
     return config.with_noise(noise_multiplier), together(noise_multiplier)
+
+
+def _of_people(event: Event, domain: Domain) -> Event:
+    """The event of a central method, whose unit is a person where people are declared."""
+    return event if domain.nominal_people is None else event.model_copy(update={"unit": domain.unit})
+
+
+def _with_people(config: ConfigType, domain: Domain) -> ConfigType:
+    """The config with a number of images of a person in a step, where there are people and steps."""
+    if not isinstance(config.privacy, SampledPrivacy):
+        return config
+    images = config.privacy.images_per_person
+    if domain.nominal_people is None and images is not None:
+        raise InputError(
+            f"config: privacy.images_per_person={images}, but no people are declared; leave it out, or pass --declare "
+            "person=... and nominal_people=N"
+        )
+    if domain.nominal_people is None:
+        return config
+    privacy = config.privacy.model_copy(update={"images_per_person": images or IMAGES_PER_PERSON})
+    return config.model_copy(update={"privacy": privacy})
 
 
 def configure(method: Method, values: Mapping[str, Any], preset: str | None = None) -> MethodConfig:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from understudy.configs import Count, Fraction, NonNegative, Share, Strict, validated
 from understudy.errors import InputError
 from understudy.files import read_json
 from understudy.privacy.audits import AuditRecord
 from understudy.privacy.claims.statements import BayesianClaim
-from understudy.privacy.events import Event
+from understudy.privacy.events import Event, Unit
 
 NOT_PRIVATE = "not private: trained without clipping or noise; do not publish"
 NOT_COVERED = (
@@ -28,7 +29,7 @@ NOT_COVERED = (
 )
 """What no certificate covers, word for word: ``verify`` looks for each sentence, so one that is reworded stays here too
 (as an alternative), or releases that state it the old way are no longer verified."""
-_INVALID = "the certificate is not valid (schema 1)"
+_INVALID = "the certificate is not valid (schema 1 or 2)"
 _WIDE = Context(prec=400)  # enough digits for any float
 
 
@@ -55,7 +56,7 @@ class Guarantee(Strict):
     kind: Literal["dp"] = "dp"
     epsilon: NonNegative
     delta: Fraction
-    unit: Literal["record", "client"] = "record"
+    unit: Unit = "record"
     adjacency: Literal["add-remove", "replace-one"] = "add-remove"
     viewer: Literal["public", "server", "client"] = "public"
     accountant: Literal["pld"] = "pld"
@@ -76,10 +77,11 @@ class Certificate(Strict):
 
     ``not_private`` stamps a generator of a method without privacy: it has no events and no guarantee, and nobody can
     take it for a certified one, because ``verify`` refuses it and ``headline`` does not exist. ``data_dependent`` holds
-    claims of another kind, which nobody can recompute without the data: never without a guarantee beside them.
+    claims of another kind, which nobody can recompute without the data: never without a guarantee beside them. Schema 2
+    is 1 with people as units; it is written only where there are any.
     """
 
-    schema_version: Annotated[int, Field(strict=True, ge=1, le=1, alias="schema")] = 1  # Literal[1] takes true
+    schema_version: Annotated[int, Field(strict=True, ge=1, le=2, alias="schema")] = 1  # Literal[1] takes true
     method: str
     created: str
     software: dict[str, str]
@@ -125,6 +127,12 @@ class Certificate(Strict):
             raise ValueError("a data-dependent claim stands beside a guarantee of differential privacy, never alone")
         return claims
 
+    @model_validator(mode="after")
+    def _people_need_schema_2(self) -> Certificate:
+        if self.schema_version < schema_for(self.guarantees, self.events):
+            raise ValueError("schema: 1, but people are units from schema 2 on")
+        return self
+
     @property
     def headline(self) -> Guarantee:
         """The guarantee that is quoted first; an error where there is none."""
@@ -135,6 +143,11 @@ class Certificate(Strict):
     def to_json(self) -> str:
         """The content of ``certificate.json``."""
         return json.dumps(self.model_dump(by_alias=True, exclude_none=True), indent=2) + "\n"
+
+
+def schema_for(*parts: Iterable[Guarantee | Event]) -> int:
+    """The oldest schema that can say who is protected."""
+    return 2 if any(each.unit == "person" for part in parts for each in part) else 1
 
 
 def read_certificate(path: Path) -> Certificate:

@@ -15,6 +15,7 @@ from understudy.configs import Count, Natural, Strict
 CLASS_MEANS = "class-wise mean embedding"  # the purpose of the event that also tells noisy class sizes
 
 Sensitivity = Literal["C", "2C", "sqrt(2)C"]
+Unit = Literal["record", "client", "person"]  # a person has several records; clients are those of a federation
 
 
 class NoSampling(Strict):
@@ -65,7 +66,7 @@ class Event(Strict):
     mechanism: Literal["gaussian"] = "gaussian"
     noise_multiplier: Annotated[float, Field(gt=0)]
     sensitivity: Sensitivity | None = None
-    unit: Literal["record", "client"] = "record"
+    unit: Unit = "record"
     sampling: Sampling = NoSampling()
     count: Count
     planned: Natural | None = None

@@ -92,7 +92,14 @@ def unit_in_words(guarantee: Guarantee) -> str:
     """What one unit is."""
     if guarantee.unit == "client":
         return "one client with all its images"
+    if guarantee.unit == "person":
+        return "one person with all their images"
     return "one record, that is one image with its label"
+
+
+def plural(unit: str) -> str:
+    """Several of them."""
+    return "people" if unit == "person" else f"{unit}s"
 
 
 def in_words(guarantee: Guarantee, bound: AttackBound) -> list[str]:

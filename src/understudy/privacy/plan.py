@@ -16,6 +16,9 @@ ConfigType = TypeVar("ConfigType", bound=MethodConfig)
 RECORDS_ONLY = "the data have clients, but what is protected is one record, not all records of a client"
 
 
+_FOR_FEW = "Below a few thousand people dp-merf with a teacher suits best; methods with critics or voters need more"
+
+
 @dataclass(frozen=True)
 class Costs:
     """What a run takes beside epsilon: its steps, and roughly its memory and time."""
@@ -73,14 +76,20 @@ class Plan:
 
 def remarked(plan: Plan) -> Plan:
     """The plan with what must be known about its unit and its delta, whatever the method."""
-    if not plan.private or any(event.unit != "record" for event in plan.events):
+    if not plan.private or any(event.unit == "client" for event in plan.events):
         return plan
-    records, found = plan.domain.nominal_records, list(plan.remarks)
-    if plan.domain.nominal_clients is not None:
-        found.append(RECORDS_ONLY)
-    if plan.budget.delta * records >= 1:
+    units, found = plan.domain.nominal_units, list(plan.remarks)
+    if plan.domain.nominal_people is not None:
         found.append(
-            f"delta: {plan.budget.delta:g} times {records} records is 1 or more; choose a far smaller delta, since "
-            "delta may mean that a record is exposed outright"
+            f"{plan.domain.nominal_people:,} people instead of {plan.domain.nominal_records:,} images are protected; "
+            f"noise is held against their number, so expect what so many images would give. {_FOR_FEW}"
+        )
+    elif plan.domain.nominal_clients is not None:
+        found.append(RECORDS_ONLY)
+    if plan.budget.delta * units >= 1:
+        unit, several = ("person", "people") if plan.domain.nominal_people else ("record", "records")
+        found.append(
+            f"delta: {plan.budget.delta:g} times {units} {several} is 1 or more; choose a far smaller delta, since "
+            f"delta may mean that a {unit} is exposed outright"
         )
     return replace(plan, remarks=tuple(found))

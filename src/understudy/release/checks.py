@@ -23,7 +23,7 @@ from understudy.privacy.certificate import NOT_COVERED, Certificate, ClientLimit
 from understudy.privacy.claims import statements
 from understudy.privacy.claims.statements import BayesianClaim, rounded
 from understudy.privacy.events import Event
-from understudy.privacy.meaning import event_in_words
+from understudy.privacy.meaning import event_in_words, plural
 from understudy.privacy.viewers import Viewer, viewer_of
 
 if TYPE_CHECKING:
@@ -206,23 +206,28 @@ def compare_facts(config: ReleaseConfig, certificate: Certificate) -> str:
     return f"{len(declared)} declared facts are listed as assumed public"
 
 
-_DECLARED = ("nominal_records", "nominal_clients", "classes", "class names", "shape", "range")
+_DECLARED = ("nominal_records", "nominal_clients", "nominal_people", "classes", "class names", "shape", "range")
 
 
 def units_protected(guarantee: Guarantee, config: ReleaseConfig) -> int:
-    """How many units a guarantee speaks of: the declared number of records, or of clients."""
-    for domain in declared_domains(config):
-        if guarantee.unit == "client" and domain.nominal_clients is None:
-            raise Missing("the number of clients is not declared, so nothing says whether delta is small enough")
-    return max(
-        (domain.nominal_clients or 1) if guarantee.unit == "client" else domain.nominal_records
+    """How many units a guarantee speaks of: the declared number of records, clients or people."""
+    declared = [
+        {"record": domain.nominal_records, "client": domain.nominal_clients, "person": domain.nominal_people}
         for domain in declared_domains(config)
-    )
+    ]
+    numbers = [each[guarantee.unit] for each in declared]
+    if None in numbers:
+        raise Missing(
+            f"no number of {plural(guarantee.unit)} is declared, so nothing says whether delta is small enough"
+        )
+    return max(number or 1 for number in numbers)
 
 
 def check_delta_size(guarantee: Guarantee, units: int) -> str:
     """That delta is at most one over the number of units: more would allow to publish one of them as it is."""
-    words = f"delta {guarantee.delta:g} times {units:,} declared {guarantee.unit}s is {guarantee.delta * units:.3g}"
+    words = (
+        f"delta {guarantee.delta:g} times {units:,} declared {plural(guarantee.unit)} is {guarantee.delta * units:.3g}"
+    )
     if guarantee.delta * units > 1:
         raise Missing(f"{words}, more than one: such a promise allows a {guarantee.unit} to be published as it is")
     return words
@@ -234,9 +239,9 @@ def delta_remark(guarantee: Guarantee, units: int) -> str | None:
     if exposed <= _LARGE_DELTA:
         return None
     return (
-        f"delta {guarantee.delta:g} times {units:,} declared {unit}s is {exposed:.2g}: within this guarantee (against "
-        f"{guarantee.viewer}) that many {unit}s may be exposed outright, in expectation; a delta of at most "
-        f"{_LARGE_DELTA / units:.1g} promises more"
+        f"delta {guarantee.delta:g} times {units:,} declared {plural(unit)} is {exposed:.2g}: within this guarantee "
+        f"(against {guarantee.viewer}) that many {plural(unit)} may be exposed outright, in expectation; a delta of at "
+        f"most {_LARGE_DELTA / units:.1g} promises more"
     )
 
 

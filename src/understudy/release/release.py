@@ -30,9 +30,11 @@ from understudy.privacy.certificate import (
     Guarantee,
     parse_certificate,
     read_certificate,
+    schema_for,
 )
 from understudy.privacy.claims import statements
 from understudy.privacy.claims.statements import keep_claims
+from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.meaning import by_viewer
 from understudy.privacy.randomness.streams import OS_ENTROPY, Randomness
@@ -265,6 +267,10 @@ def build_release(
         "created": datetime.now(UTC).date().isoformat(),  # no time of day: it would show how long the run took
         "software": {name: _version(name) for name in ("understudy", "torch", "dp-accounting", "numpy", "scipy")},
         **certificate_fields,
+        "schema": schema_for(
+            [Guarantee.model_validate(claim) for claim in certificate_fields["guarantees"]],
+            [Event.model_validate(event) for event in certificate_fields["events"]],
+        ),
         "method": method,
         "generator_sha256": sha256(weights_to_bytes(generator.eval())),
         "config_sha256": sha256(config.to_json().encode("utf-8")),

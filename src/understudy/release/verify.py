@@ -148,9 +148,10 @@ def _verify(place: Path) -> Verification:
     files = outcome("files", lambda: _check_files(place))
     if not files.passed and _holds_other_than_files(place):
         return Verification(None, None, None, (files,))  # a link, pipe or device is never opened
-    certificate, schema = attempt("certificate", lambda: read_certificate(place / folders.CERTIFICATE), "schema 1")
+    certificate, schema = attempt("certificate", lambda: read_certificate(place / folders.CERTIFICATE))
     if certificate is None:
         return Verification(None, None, None, (files, schema))
+    schema = replace(schema, detail=f"schema {certificate.schema_version}")
     config, bound = _check_config(place, certificate)
     checks = [files, schema, _check_hash("weights hash", place / folders.WEIGHTS, certificate.generator_sha256), *bound]
     checks.append(outcome("randomness", lambda: _check_randomness(certificate)))

@@ -166,5 +166,5 @@ def _partition(run: Run, subsets: int) -> Partition:
     """The partition of this run: drawn once and kept in the private folder, because subsets must stay fixed."""
     path = run.files.partition
     if not path.exists():
-        Partition.draw(run.data, subsets, bits=run.randomness.bits).save(path, run.data)
+        Partition.draw(run.data, subsets, unit=run.plan.domain.unit, bits=run.randomness.bits).save(path, run.data)
     return Partition.load(path, run.data)

@@ -70,7 +70,8 @@ class StepOptions:
     clip: float  # C
     learning_rate: float
     betas: tuple[float, float] = (0.9, 0.999)
-    rows: int = 1  # that a network is shown of each unit, one after the other
+    rows: int = 1  # that a network is shown of each image, one after the other
+    images_per_person: int = 1  # where the units are people: so many images of each, at most
     private: bool = True
     weight_bound: float | None = None  # every weight is cut to it after a step (a critic's Lipschitz constant)
 
@@ -90,9 +91,11 @@ def step_precision(run: Run) -> Precision:
 class PrivateStep:
     """Takes private steps inside a run; the network's parameters are moved into one flat tensor.
 
-    An objective says what the network is shown of examples, ``rows`` rows of each, and the loss of its answers; chance
+    An objective says what the network is shown of images, ``rows`` rows of each, and the loss of its answers; chance
     that it needs comes from the generator that it is given. ``records`` may be other than the images themselves: what
     a fixed function of each image made of it.
+
+    A unit is a record or, where the data are of people, a person with some of its images, whose losses are averaged.
 
     Privacy: a unit's gradient is summed over its rows, depends on that unit alone (and on chance that is independent of
     all data, secret, and fresh for every row) and is clipped to C, once, so adding or removing one moves the sum
@@ -116,10 +119,11 @@ class PrivateStep:
         self._device, rate = run.device, _checked_rate(run, options, event)
         at_once = run.plan.config.runtime.micro_batch
         rows = at_once if run.device.type == "cuda" else min(at_once, _CPU_ROWS)
-        self._at_once = max(1, rows // options.rows)
+        self._together = options.images_per_person if run.plan.domain.unit == "person" else 1
+        self._at_once = max(1, rows // (options.rows * self._together))
         self._flat = FlatParameters(network)
-        self._gradients = PerExampleGradients(network, self._flat, step_precision(run), options.rows)
-        self._records = records or Records(run.data, run.device, self._gradients.number_type)
+        self._gradients = PerExampleGradients(network, self._flat, step_precision(run), options.rows * self._together)
+        self._records = records or Records(run.data, run.device, self._gradients.number_type, self._together)
         self._mechanism: GaussianSum | None = None
         if event is not None:
             self._mechanism = GaussianSum(run.ledger, run.randomness, clip=options.clip, event=event)
@@ -192,7 +196,7 @@ class PrivateStep:
         Privacy: private. Nothing is summed and nothing is spent, so it must not reach a weight, message or decision.
         """
         self._gradients.refresh()
-        chunks = self._records.gather(indices_private).chunks(self._at_once)
+        chunks = self._records.gather(indices_private, self._random).chunks(self._at_once)
         return torch.cat([self._gradients.norms(*self._shown(some)) for some in chunks])
 
     # --- the sum
@@ -215,9 +219,9 @@ class PrivateStep:
     def _add(self, indices_private: Tensor, drawn: Drawn) -> None:
         """Add the clipped gradients of some units, and of the companions made from ``drawn``, in micro-batches."""
         self._gradients.refresh()
-        examples = self._records.gather(indices_private)
+        examples = self._records.gather(indices_private, self._random)
         if self._companions is not None and drawn:
-            examples = examples.followed_by(self._companions.render(*drawn))
+            examples = examples.followed_by(self._companions.render(*drawn).grouped(self._together))
         for some in examples.chunks(self._at_once):
             if len(some.images):
                 self._add_chunk(some)
@@ -233,9 +237,13 @@ class PrivateStep:
         self._gradients.add(self._total, *self._shown(examples), weights)
 
     def _shown(self, examples: Examples) -> tuple[Inputs, Loss]:
-        """The network's inputs, and their loss in float32."""
-        inputs, loss = self._objective(examples, self._random)
-        return inputs, lambda outputs: loss(outputs.float())
+        """The network's inputs, and their loss in float32; of a person's images each counts its part."""
+        images = examples.flat()
+        inputs, loss = self._objective(images, self._random)
+        if images.weights is None:
+            return inputs, lambda outputs: loss(outputs.float())
+        parts = images.weights.repeat_interleave(self._options.rows)
+        return inputs, lambda outputs: loss(outputs.float()) * parts
 
     def _note(self, norms_private: Tensor, factors: Tensor, present: Tensor) -> None:
         norms_private = torch.where(factors > 0, norms_private, 0.0)
@@ -263,7 +271,11 @@ class PrivateStep:
         self.check_finite()
         steps = self._batches.steps_at_once
         table = self._batches.draw(steps, self._capacity)
-        drawn = () if self._companions is None else self._companions.draw(steps * self._public, self._random)
+        drawn = (
+            ()
+            if self._companions is None
+            else self._companions.draw(steps * self._public * self._together, self._random)
+        )
         parts = [part.chunk(steps) for part in drawn]
         self._waiting = [
             (table.indices[step], table.sizes[step], tuple(part[step] for part in parts)) for step in range(steps)
@@ -298,7 +310,7 @@ class PrivateStep:
 
 def _checked_rate(run: Run, options: StepOptions, event: Event | None) -> float:
     """The rate that is accounted is the rate that is drawn."""
-    rate = sampling_rate(options.batch, run.data.domain.nominal_records)
+    rate = sampling_rate(options.batch, run.data.domain.nominal_units)
     if options.private != (event is not None):
         raise InputError("event: private steps need the event that they are accounted with, and only they")
     if event is not None and not (isinstance(event.sampling, PoissonSampling) and event.sampling.rate == rate):

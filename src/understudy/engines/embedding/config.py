@@ -25,9 +25,9 @@ class EmbeddingConfig(Config):
     def decided(self, domain: Domain, noise_multiplier: float) -> Self:
         """Large images need more frequencies; short length scales show more detail, but also more of the noise.
 
-        What counts is the deviation of a class mean's noise: multiplier * classes / nominal records.
+        What counts is the deviation of a class mean's noise: multiplier * classes / nominal units.
         """
-        noise_per_class = noise_multiplier * (domain.classes or 1) / domain.nominal_records
+        noise_per_class = noise_multiplier * (domain.classes or 1) / domain.nominal_units
         frequencies = self.frequencies or (4000 if domain.values > SMALL_IMAGE else 1000)
         scales = self.length_scales or ((0.2,) if noise_per_class < 2e-4 else (0.25,))
         return self.model_copy(update={"frequencies": frequencies, "length_scales": scales})

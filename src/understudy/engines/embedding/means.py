@@ -23,7 +23,7 @@ from understudy.configs import Precision
 from understudy.devices import low_precision
 from understudy.engines.dpsgd.products import arithmetic
 from understudy.engines.embedding.config import EmbeddingConfig
-from understudy.engines.records import load_batch
+from understudy.engines.records import load_batch, people_in_chunks
 from understudy.errors import CheckError
 from understudy.files import read_tensors, write_tensors
 from understudy.models.generator import Generator, GeneratorConfig, build_generator
@@ -33,6 +33,7 @@ from understudy.runs.loop import Resumable, Stateful
 from understudy.runs.run import Run
 
 _REPORTS = 100
+_NUMBERS_AT_ONCE = 2**26  # of the sums of some people
 
 
 class Features(Protocol):
@@ -88,9 +89,9 @@ class NoisyMeans:
     shares_dp: Tensor
 
     @classmethod
-    def from_total(cls, total_dp: Tensor, size_share: float, nominal_records: int) -> NoisyMeans:
+    def from_total(cls, total_dp: Tensor, size_share: float, nominal_units: int) -> NoisyMeans:
         """Divide the noisy sums by the noisy class sizes; a class with hardly any record is taken as 1 % of its due."""
-        smallest = 0.01 * nominal_records / len(total_dp)
+        smallest = 0.01 * nominal_units / len(total_dp)
         sizes_dp = (total_dp[:, -1] / size_share**0.5).clamp(min=smallest)
         return cls((total_dp[:, :-1] / sizes_dp[:, None]).float(), (sizes_dp / sizes_dp.sum()).float())
 
@@ -102,22 +103,42 @@ class NoisyMeans:
 def release_means(run: Run, embedding: Features, event: Event) -> NoisyMeans:
     """The one private read: the noisy class-wise sum of embeddings.
 
-    Privacy: a record adds one row of norm at most C = 1 to one class (add-remove, sensitivity C); one Gaussian event,
-    no sampling, recorded before the sum is used. The sum is divided by noisy sizes, never by a private count.
+    Privacy: a record adds one row of norm at most C = 1 to one class, a person the clipped sum of all its rows over all
+    classes (add-remove, sensitivity C); one Gaussian event, no sampling, recorded before the sum is used. The sum is
+    divided by noisy sizes, never by a private count.
     """
     mechanism = GaussianSum(run.ledger, run.randomness, clip=1.0, event=event)
-    micro_batch = run.plan.config.runtime.micro_batch
 
     def compute_total() -> Tensor:
         total = torch.zeros(run.plan.domain.classes or 1, embedding.count, dtype=torch.float64, device=run.device)
-        for start in range(0, len(run.data), micro_batch):
-            images_private, labels_private = load_batch(run.data, slice(start, start + micro_batch), run.device)
-            mechanism.accumulate(total, embedding(images_private), labels_private)
+        add = _add_people if run.plan.domain.unit == "person" else _add_records
+        add(run, embedding, mechanism, total)
         mechanism.check_finite()
         return total
 
     total_dp = mechanism.release_once(compute_total, run.files.embedding).to(run.device)
-    return NoisyMeans.from_total(total_dp, embedding.size_share, run.plan.domain.nominal_records)
+    return NoisyMeans.from_total(total_dp, embedding.size_share, run.plan.domain.nominal_units)
+
+
+def _add_records(run: Run, embedding: Features, mechanism: GaussianSum, total: Tensor) -> None:
+    micro_batch = run.plan.config.runtime.micro_batch
+    for start in range(0, len(run.data), micro_batch):
+        images_private, labels_private = load_batch(run.data, slice(start, start + micro_batch), run.device)
+        mechanism.accumulate(total, embedding(images_private), labels_private)
+
+
+def _add_people(run: Run, embedding: Features, mechanism: GaussianSum, total: Tensor) -> None:
+    """Every person's sum over classes and features is one row: whoever has many images weighs no more than another.
+
+    Privacy: clipped as one row of classes x features. Class by class, a person in k classes would add sqrt(k) C.
+    """
+    classes, features = total.shape
+    at_once = max(1, _NUMBERS_AT_ONCE // total.numel())
+    for records, owners, people in people_in_chunks(run.data, run.plan.config.runtime.micro_batch, at_once):
+        images_private, labels_private = load_batch(run.data, records, run.device)
+        sums = torch.zeros(people * classes, features, device=run.device)
+        sums.index_add_(0, owners.to(run.device) * classes + labels_private, embedding(images_private))
+        mechanism.accumulate(total.view(-1), sums.view(people, -1))
 
 
 def distance(images: Tensor, labels: Tensor, embedding: Features, target: NoisyMeans) -> Tensor:

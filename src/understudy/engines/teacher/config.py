@@ -158,11 +158,6 @@ def with_teacher(config: Anything, domain: Domain, budget: Budget) -> tuple[Anyt
             f"teacher: privacy.teacher_share={config.privacy.teacher_share:g}, but the data are declared without "
             "labels, so there is nothing to teach; leave it out"
         )
-    if domain.unit != "record":
-        raise InputError(
-            f"teacher: privacy.teacher_share={config.privacy.teacher_share:g}, but people are declared, and a teacher "
-            "protects single images; leave it out"
-        )
     teacher, part = config.teacher, Budget(budget.epsilon * config.privacy.teacher_share, budget.delta)
 
     def calibrate(event: Callable[[float], Event]) -> float:

@@ -117,6 +117,7 @@ class DpGan(Method):
     summary: ClassVar[str] = "DP-SGD on the discriminator, many of its steps for each generator step, large batches"
     paper: ClassVar[str] = "Bie, Kamath, Zhang: Private GANs, Revisited (TMLR 2023)"
     config_type: ClassVar[type[MethodConfig]] = DpGanConfig
+    protects_people: ClassVar[bool] = True
     presets: ClassVar = {
         "gpu": _GPU,
         "gpu-eps1": _GPU_EPS1,
@@ -196,8 +197,14 @@ class DpGan(Method):
         """What a discriminator step does."""
         from understudy.engines.dpsgd.step import StepOptions
 
-        rate = config.method.learning_rate or 2e-4
-        return StepOptions(_batch(config), config.privacy.clip, rate, config.method.betas, private=self.private)
+        return StepOptions(
+            _batch(config),
+            config.privacy.clip,
+            config.method.learning_rate or 2e-4,
+            config.method.betas,
+            images_per_person=config.privacy.images_per_person or 1,
+            private=self.private,
+        )
 
     def accompany(self, run: Run, step_of: PrivateStep) -> dict[str, Stateful]:
         """What else goes along with the steps and must be in a checkpoint; nothing here."""
@@ -213,7 +220,7 @@ def discriminator_config(config: DpGanConfig, domain: Domain) -> DpganDiscrimina
 
 def decided(config: DpGanConfig, domain: Domain) -> DpGanConfig:
     """The config with everything filled in that was left to the declared domain."""
-    small, records = domain.small, domain.nominal_records
+    small, records = domain.small, domain.nominal_units
     privacy, method = config.privacy, config.method
     share = privacy.embedding_share if privacy.embedding_share is not None else 0.5
     steps = privacy.steps or (1000 if small else 60_000)

@@ -37,6 +37,7 @@ from understudy.methods.base import Method, finish_plan
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, RevealedRouting, RoutedSampling
+from understudy.privacy.meaning import plural
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class GsWgan(Method):
     summary: ClassVar[str] = "critics on disjoint subsets; the generator hears their clipped, noised gradients"
     paper: ClassVar[str] = "Chen, Orekondy, Fritz: GS-WGAN (NeurIPS 2020)"
     config_type: ClassVar[type[MethodConfig]] = GsWganConfig
+    protects_people: ClassVar[bool] = True
     presets: ClassVar = {"random-start": _RANDOM_START, "published": _PUBLISHED, "gpu": _GPU}
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
@@ -218,11 +220,11 @@ def _answer_event(config: GsWganConfig, noise_multiplier: float) -> Event:
 def _decided(config: GsWganConfig, domain: Domain) -> GsWganConfig:
     """The config with everything filled in that was left to the declared domain."""
     method, rows = config.method, config.method.queries_per_step
-    subsets = config.privacy.subsets or max(1, min(1000, domain.nominal_records // _RECORDS_PER_SUBSET))
-    if subsets > domain.nominal_records:
+    subsets = config.privacy.subsets or max(1, min(1000, domain.nominal_units // _RECORDS_PER_SUBSET))
+    if subsets > domain.nominal_units:
         raise InputError(
-            f"subsets: {subsets}, but only {domain.nominal_records} nominal records are declared; "
-            f"pass privacy.subsets of at most {domain.nominal_records}"
+            f"subsets: {subsets}, but only {domain.nominal_units} nominal {plural(domain.unit)} are declared; "
+            f"pass privacy.subsets of at most {domain.nominal_units}"
         )
     steps = max(1, (config.privacy.queries or _QUERIES_PER_SUBSET * subsets) // rows)
     width = 16 if domain.small else 64

@@ -151,6 +151,7 @@ class DpDiffusion(Method):
     summary: ClassVar[str] = "a diffusion model by DP-SGD, started from a noisy mean embedding. For a graphics card"
     paper: ClassVar[str] = "Dockhorn, Cao, Vahdat, Kreis: DPDM (TMLR 2023); Li et al.: DP-FETA (S&P 2025)"
     config_type: ClassVar[type[MethodConfig]] = DpDiffusionConfig
+    protects_people: ClassVar[bool] = True
     presets: ClassVar = {"gpu": _GPU, "gpu-eps1": _GPU_EPS1, "dpdm": _DPDM, "dp-feta": _DP_FETA, "cpu": _CPU}
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
@@ -174,7 +175,14 @@ class DpDiffusion(Method):
         start = EmbeddingStart.of_run(run, config.method.embedding)
         denoiser = Denoiser(run, network_config(config, run.plan.domain, start), config.method)
         privacy, rate = config.privacy, config.method.learning_rate or 1e-3
-        options = StepOptions(privacy.batch or 1, privacy.clip, rate, config.method.betas, rows=config.method.draws)
+        options = StepOptions(
+            privacy.batch or 1,
+            privacy.clip,
+            rate,
+            config.method.betas,
+            rows=config.method.draws,
+            images_per_person=privacy.images_per_person or 1,
+        )
         stepping = PrivateStep(run, denoiser.live.network, denoiser.denoising.objective, options, run.plan.events[0])
         progress = Resumable(run, denoiser.released, {"live": denoiser.live, "optimizer": stepping.optimizer})
         if not progress.resumed:
@@ -227,7 +235,7 @@ def network_config(config: DpDiffusionConfig, domain: Domain, start: EmbeddingSt
 
 def _decided(config: DpDiffusionConfig, domain: Domain) -> DpDiffusionConfig:
     """The config with everything filled in that was left to the declared domain."""
-    small, records, privacy, method = domain.small, domain.nominal_records, config.privacy, config.method
+    small, records, privacy, method = domain.small, domain.nominal_units, config.privacy, config.method
     _check_start(privacy)
     share = 0.3 if privacy.embedding_share is None else privacy.embedding_share
     batch = privacy.batch or max(1, min(4096, records // 5))
@@ -282,6 +290,11 @@ def _with_start(
     """The config with the noise of its start filled in, and the events of the start."""
     if config.privacy.start != "central-images":
         return with_embedding(config, domain, budget)
+    if domain.nominal_people is not None:
+        raise InputError(
+            "privacy.start: central-images takes one image of one class of each record, not all of a person; pass "
+            "privacy.start=embedding where people are declared"
+        )
     settings = config.privacy.central_images
 
     def event(noise: float) -> Event:

@@ -72,6 +72,7 @@ class DpHp(Method):
     summary: ClassVar[str] = "one noisy release of Hermite features; a generator is fitted to it. Seconds to minutes"
     paper: ClassVar[str] = "Vinaroz et al.: Hermite Polynomial Features for Private Data Generation (ICML 2022)"
     config_type: ClassVar[type[MethodConfig]] = DpHpConfig
+    protects_people: ClassVar[bool] = True
     presets: ClassVar = {"gpu": _GPU, "sum-kernel": _SUM_KERNEL}
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:

@@ -47,6 +47,7 @@ class DpMerf(Method):
     summary: ClassVar[str] = "one noisy release of the mean embedding; a generator is fitted to it. Seconds to minutes"
     paper: ClassVar[str] = "Harder, Adamczewski, Park: DP-MERF (AISTATS 2021)"
     config_type: ClassVar[type[MethodConfig]] = DpMerfConfig
+    protects_people: ClassVar[bool] = True
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """One execution of an unsampled Gaussian, with the least noise that the budget allows."""

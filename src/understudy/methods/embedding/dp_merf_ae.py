@@ -102,6 +102,7 @@ class DpMerfAe(Method):
     summary: ClassVar[str] = "an auto-encoder by DP-SGD, then one noisy release of the mean embedding of its codes"
     paper: ClassVar[str] = "Harder, Adamczewski, Park: DP-MERF (arXiv 2020), with auto-encoder"
     config_type: ClassVar[type[MethodConfig]] = DpMerfAeConfig
+    protects_people: ClassVar[bool] = True
     presets: ClassVar = {"paper": _PAPER, "gpu": _GPU}
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
@@ -192,7 +193,10 @@ def autoencoder_steps(run: Run, network: Autoencoder, config: DpMerfAeConfig) ->
     from understudy.models.autoencoder import reconstruction_losses
 
     settings, privacy = config.method.autoencoder, config.privacy
-    options = StepOptions(privacy.batch or 1, privacy.clip, settings.learning_rate, settings.betas)
+    images = privacy.images_per_person or 1
+    options = StepOptions(
+        privacy.batch or 1, privacy.clip, settings.learning_rate, settings.betas, images_per_person=images
+    )
     return PrivateStep(
         run,
         network,
@@ -204,7 +208,7 @@ def autoencoder_steps(run: Run, network: Autoencoder, config: DpMerfAeConfig) ->
 
 def _decided(config: DpMerfAeConfig, domain: Domain) -> DpMerfAeConfig:
     """The config with everything filled in that was left to the declared domain."""
-    small, records = domain.small, domain.nominal_records
+    small, records = domain.small, domain.nominal_units
     batch = config.privacy.batch or max(1, min(500, records // 10))
     sampling_rate(batch, records)  # refuses a batch above the declared number of records
     privacy = {"batch": batch, "steps": config.privacy.steps or (500 if small else 2000)}

@@ -23,6 +23,7 @@ from understudy.methods.base import Method, finish_plan
 from understudy.methods.config import overlay
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
+from understudy.privacy.meaning import plural
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def shared_presets(published: Mapping[str, Any], queries_on_gpu: int) -> Mapping
 class TeacherMethod(Method):
     """A method whose generator learns from the noisy votes of teachers."""
 
+    protects_people: ClassVar[bool] = True
     records_per_teacher: ClassVar[int] = 10  # at least, where the number of teachers is not given
     queries_per_teacher: ClassVar[int] = 32  # where the number of queries is not given
     asks_for: ClassVar[Literal["slopes", "scores"]] = "slopes"
@@ -137,12 +139,12 @@ class TeacherMethod(Method):
     def _decided(self, config: TeacherConfig, domain: Domain) -> TeacherConfig:
         """The config with everything filled in that was left to the declared domain."""
         method, rows = config.method, config.method.queries_per_step
-        most = max(1, min(_MOST_TEACHERS, domain.nominal_records // self.records_per_teacher))
+        most = max(1, min(_MOST_TEACHERS, domain.nominal_units // self.records_per_teacher))
         teachers = config.privacy.teachers or most
-        if teachers > domain.nominal_records:
+        if teachers > domain.nominal_units:
             raise InputError(
-                f"teachers: {teachers}, but only {domain.nominal_records} nominal records are declared; "
-                f"pass privacy.teachers of at most {domain.nominal_records}"
+                f"teachers: {teachers}, but only {domain.nominal_units} nominal {plural(domain.unit)} are declared; "
+                f"pass privacy.teachers of at most {domain.nominal_units}"
             )
         steps = max(1, (config.privacy.queries or self.queries_per_teacher * teachers) // rows)
         decided = {
