@@ -96,12 +96,29 @@ def test_real_data_stamp_the_page(call: Caller, releases: Path, tmp_path: Path):
     assert "not private: do not publish" in page.read_text()
 
 
-def test_a_page_with_real_data_has_a_name_of_its_own(call: Caller, releases: Path, tmp_path: Path, monkeypatch):
+def test_nothing_is_written_unasked(call: Caller, releases: Path, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert call("inspect", releases / "turned").code == 0
-    assert call("inspect", releases / "turned", "--real", "digits").code == 0
-    assert "not private: do not publish" not in Path("inspection.html").read_text()
-    assert "not private: do not publish" in Path("inspection-not-private.html").read_text()
+    answer = call("inspect", releases / "turned", releases / "clean")
+    assert answer.code == 0
+    assert "turned by 90 degrees" in answer.out
+    assert "post-processing" in answer.out
+    assert (
+        call("inspect", releases / "turned", "--real", "digits").out.rstrip().endswith("(not private: do not publish)")
+    )
+    assert call("inspect", releases / "turned", "--json").json()["page"] is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_there_is_no_judge_a_check_does_not_pass(call: Caller, released: Path, tmp_path: Path):
+    """Real classes that are nothing but noise cannot be told apart, so a release beside them proves nothing."""
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (400, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "noise.npz", images=images, labels=np.arange(400) % 4)
+    answer = call("inspect", released, "--real", tmp_path / "noise.npz", "--check", "--samples", 100)
+    assert answer.code == 1, answer
+    assert "Nothing was found" not in answer.out
+    assert "Nothing can be said about the classes" in answer.out
+    assert "guessing gives 25 %" in answer.out
 
 
 def test_bad_input_is_one_sentence(call: Caller, released: Path, tmp_path: Path):

@@ -99,8 +99,93 @@ def test_a_class_of_noise_is_unknown_and_does_not_testify_to_a_rotation():
     images = list(broken.images)
     images[7] = np.random.default_rng(0).integers(0, 256, images[7].shape, dtype=np.uint8)
     findings = inspect_samples(replace(broken, images=tuple(images)), samples(0)).findings
-    assert {finding.name for finding in findings} <= {"changed-class", "unknown-content", "background", "brightness"}
+    names = {finding.name for finding in findings}
+    assert names <= {"changed-class", "unknown-content", "noise", "background", "brightness"}
     assert any(finding.kind in ("class", "unknown") and finding.classes == ("7",) for finding in findings)
+
+
+def of_two_classes(first: np.ndarray, second: np.ndarray, name: str = "suspect") -> Samples:
+    domain = Domain(shape=(1, 8, 8), classes=2, nominal_records=1000)
+    return Samples(name, domain, (first, second))
+
+
+def test_classes_at_chance_level_are_found_for_two_classes_too():
+    """Of two classes drawn from one law about 50 % are recognised, which is what guessing gives."""
+    law = np.random.default_rng(0).permutation(np.concatenate([samples(1).images[3], samples(1, seed=7).images[3]]))
+    suspect = of_two_classes(law[::2], law[1::2])
+    (finding,) = inspect_samples(suspect).findings
+    assert finding.name == "classes-at-chance"
+    assert "where guessing gives 50 %" in finding.sentence
+    usual = of_two_classes(samples(0).images[3], samples(0).images[4], "normal")
+    beside = inspect_samples(suspect, usual)
+    assert {finding.kind for finding in beside.findings} == {"class"}
+    assert "Nothing" not in beside.sentences()[0]
+
+
+def test_of_a_few_samples_that_cannot_be_told_from_guessing_nothing_is_claimed():
+    law = samples(1).images[3]
+    inspection = inspect_samples(of_two_classes(law[:40], law[40:80]))
+    assert inspection.findings == ()
+    (sentence,) = inspection.sentences()
+    assert sentence.startswith("Nothing can be said about the classes: ")
+    assert inspection.as_dict()["doubts"] == [sentence]
+
+
+def test_where_the_normal_classes_look_alike_nothing_is_claimed_about_classes():
+    law, other = samples(1).images[3], samples(0).images[3]
+    inspection = inspect_samples(of_two_classes(law[::2], law[1::2]), of_two_classes(other[::2], other[1::2], "normal"))
+    assert inspection.findings == ()
+    assert "of the normal release are recognised as their class" in inspection.sentences()[0]
+
+
+def test_that_nothing_was_found_is_said_beside_what_guessing_and_the_normal_release_give():
+    beside, alone = inspect_samples(samples(1), samples(0)), inspect_samples(samples(1))
+    assert "of those of the normal release" in beside.sentences()[0]
+    assert "guessing gives 10 %" in beside.sentences()[0]
+    assert alone.sentences()[0].endswith("cannot be seen without them: --real compares.")
+    recognition = beside.as_dict()["recognition"]
+    assert recognition["guessing"] == 0.1
+    assert min(recognition["rate"], recognition["normal"]) > 0.8
+
+
+@pytest.mark.parametrize("classes", [10, None])
+def test_noise_is_found_with_and_without_classes_and_reference(classes: int | None):
+    domain = Domain(shape=(1, 8, 8), classes=classes, nominal_records=1437)
+    random, number = np.random.default_rng(0), classes or 1
+    noise = tuple(random.integers(0, 256, (PER_CLASS, 8, 8), dtype=np.uint8) for _ in range(number))
+    usual = samples(0).images if classes else (np.concatenate(samples(0).images)[::10],)
+    for normal in (None, Samples("normal", domain, usual)):
+        found = {finding.name for finding in inspect_samples(Samples("suspect", domain, noise), normal).findings}
+        assert "noise" in found
+
+
+def test_images_that_drown_in_noise_are_found_beside_a_normal_release():
+    def drown(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        return np.clip(images + random.normal(0, 160, images.shape), 0, 255).astype(np.uint8)
+
+    assert "noise" in {finding.name for finding in inspect_samples(samples(1, drown), samples(0)).findings}
+
+
+def coloured(spread: float, seed: int) -> Samples:
+    """Digits of a colour of their own each, which lies within ``spread`` of grey."""
+    domain, random = Domain(shape=(3, 8, 8), classes=10, nominal_records=1437), np.random.default_rng(seed)
+    images = []
+    for each in samples(seed % 2, seed=seed).images:
+        tint = 1 - spread * random.random((len(each), 1, 1, 3))
+        images.append((each[..., None] * tint).astype(np.uint8))
+    return Samples("suspect" if seed % 2 else "normal", domain, tuple(images))
+
+
+def test_a_lost_variety_of_colours_is_found():
+    vivid, pale, grey = coloured(0.8, 1), coloured(0.1, 1), coloured(0.0, 1)
+    assert inspect_samples(vivid, coloured(0.8, 0)).findings == ()
+    assert inspect_samples(vivid).findings == ()
+    for poor in (pale, grey):
+        (finding,) = (each for each in inspect_samples(poor, coloured(0.8, 0)).findings if each.kind == "variety")
+        assert finding.name == "lost-colours"
+        assert finding.margin < finding.bound < finding.estimate
+    (finding,) = inspect_samples(grey).findings
+    assert "declare one channel" in finding.sentence
 
 
 def test_brightness_is_found():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,9 +10,11 @@ import typer
 
 from understudy.cli import options as common
 from understudy.errors import CheckError, InputError
+from understudy.progress import show_scoring
 
 if TYPE_CHECKING:
     from understudy.data.sources import DataOptions
+    from understudy.inspection.inspection import Inspection
     from understudy.inspection.samples import Samples
 
 
@@ -28,14 +31,16 @@ def command(
     to: Annotated[
         Path | None,
         typer.Option(
-            "--to", help="The HTML file to write; by default inspection.html, with --real inspection-not-private.html."
+            "--to", help="Also write a page with the images to this HTML file; nothing is written without it."
         ),
     ] = None,
     samples: Annotated[int, typer.Option("--samples", help="Images to draw of each class.")] = 600,
     real: Annotated[
         str | None, typer.Option("--real", help="Compare with real data instead: NOT private, and stamped so.")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Exit with code 1 if anything was found.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with code 1 if anything was found, or nothing can be said.")
+    ] = False,
     records: common.Records = None,
     classes: common.Classes = None,
     shape: common.Shape = None,
@@ -53,24 +58,32 @@ def command(
 
     if normal is not None and real is not None:
         raise InputError("inspect: compare with a normal release or with --real data; leave one of them out")
-    to = to or Path("inspection.html" if real is None else "inspection-not-private.html")
-    refuse_folder(to, "inspect", "inspection.html")
+    if to is not None:
+        refuse_folder(to, "inspect", "inspection.html")
     drawn = _draw(suspect, samples)
     reference = None if normal is None else _draw(normal, samples)
     if real is not None:
         reference = _real(drawn, common.data_options(real, records, classes, shape, declare), samples)
     inspection = inspect_samples(drawn, reference)
-    path = write_page(inspection, to)
+    if to is not None:
+        write_page(inspection, to)
     if as_json:
-        common.print_json({**inspection.as_dict(), "page": str(path)})
+        common.print_json({**inspection.as_dict(), "page": None if to is None else str(to)})
     else:
         for sentence in inspection.sentences():
             typer.echo(sentence)
-        typer.echo(f"page: {path} ({inspection.stamp})")
-    if check and inspection.findings:
-        count = len(inspection.findings)
-        findings = "one finding" if count == 1 else f"{count} findings"
-        raise CheckError(f"inspect: {findings} about {suspect}; the page {path} shows them")
+        typer.echo(f"({inspection.stamp})" if to is None else f"page: {to} ({inspection.stamp})")
+        if to is None:
+            typer.echo("next: --to inspection.html writes a page with samples, prototypes and all figures", err=True)
+    if check and (inspection.findings or inspection.doubts):
+        _fail_check(inspection, suspect, to)
+
+
+def _fail_check(inspection: Inspection, suspect: Path, to: Path | None) -> None:
+    count = len(inspection.findings)
+    findings = "one finding" if count == 1 else f"{count} findings" if count else "nothing can be said"
+    where = "add --to inspection.html to see more" if to is None else f"the page {to} shows more"
+    raise CheckError(f"inspect: {findings} about {suspect}; {where}")
 
 
 def _draw(folder: Path, samples: int) -> Samples:
@@ -78,7 +91,9 @@ def _draw(folder: Path, samples: int) -> Samples:
     from understudy.release.release import load
     from understudy.report.subjects import name_of
 
-    return draw_samples(load(folder), samples, name_of(folder))
+    with show_scoring() as listeners:
+        watch = partial(listeners.counts, f"images drawn from {folder}") if listeners.counts else None
+        return draw_samples(load(folder), samples, name_of(folder), watch)
 
 
 def _real(suspect: Samples, source: DataOptions, samples: int) -> Samples:

@@ -12,10 +12,16 @@ from understudy.inspection.findings import Finding, at_least, at_most, listed, p
 from understudy.inspection.images import Pictures, closest, distances, halves
 from understudy.inspection.samples import Samples
 
-RECOGNITION_MARGIN = 0.40
-"""Recognition of a class may fall by so much before it is reported."""
-CONFUSED = 0.50
-"""In one release alone: a class of which less than this is recognised cannot be told from others."""
+RECOGNITION_MARGIN = 0.44
+"""Of what there is above guessing, recognition of a class may lose so much before it is reported: for ten classes 40
+points, for two 22."""
+CONFUSED = 0.44
+"""In one release alone: a class of which less than this share of the way from guessing to all is recognised cannot be
+told from others: 50 % for ten classes, 72 % for two."""
+LEGIBLE = 0.25
+"""All classes together: less than this share of that way is hardly better than guessing."""
+TELLING = 0.10
+"""Whoever recognises images by no more than this share of that way is no judge."""
 UNKNOWN_MARGIN = 0.25
 REACH = 2.0
 """Unknown is what lies so many times as far (squared) from all normal images as all but 1 % of them lie themselves."""
@@ -24,7 +30,7 @@ ALONE_FACTOR = 5.0
 """Without a reference: a class that is so many times rarer or commoner than if all were equally common."""
 MISSING = 0.1
 """A class with less than this part of its due share is called missing."""
-CHANGED = "changed-class"
+CHANGED, CONFUSED_CLASS, ILLEGIBLE = "changed-class", "confused-class", "classes-at-chance"
 _DEVIATIONS = 6.0  # of the noise in a share; one in five hundred million is farther out
 _FEWEST = 20
 _MANY = 6  # changed classes, if they are also most of all, are one finding instead of one for each
@@ -46,6 +52,96 @@ class Recognition:
     def rate(self) -> float:
         """The share that is recognised."""
         return self.recognised / max(1, self.total)
+
+
+def guessing(classes: int) -> float:
+    """What is recognised by guessing, if all classes are equally common among what is judged."""
+    return 1 / max(1, classes)
+
+
+def above_guessing(share: float, classes: int) -> float:
+    """Which part of the way from guessing to all so large a share is."""
+    return share if classes < 2 else (share - guessing(classes)) / (1 - guessing(classes))
+
+
+@dataclass(frozen=True)
+class Legibility:
+    """How many images of all classes together are recognised, beside guessing and beside held-out normal images."""
+
+    recognised: int
+    total: int
+    expected: int  # of the judge's own held-out images; in one release alone, the same as recognised
+    expected_total: int
+    classes: int
+    alone: bool
+
+    @property
+    def rate(self) -> float:
+        """The share that is recognised."""
+        return self.recognised / max(1, self.total)
+
+    @property
+    def expected_rate(self) -> float:
+        """The share that would be, of images of the normal release."""
+        return self.expected / max(1, self.expected_total)
+
+    def in_words(self) -> str:
+        """The share beside what guessing and normal images give."""
+        beside = f"guessing gives {percent(guessing(self.classes))}"
+        if not self.alone:
+            beside = f"of those of the normal release {percent(self.expected_rate)} are, and {beside}"
+        return f"{percent(self.rate)} of the images are recognised as their class, where {beside}"
+
+    def doubts(self, level: float) -> list[str]:
+        """Why it means nothing that nothing was found about classes; empty where it means something."""
+        lowest = at_least(self.expected, self.expected_total, level)
+        if above_guessing(lowest, self.classes) > TELLING:
+            return []
+        whose = "this release" if self.alone else "the normal release"
+        return [
+            f"Nothing can be said about the classes: {percent(self.expected_rate)} of {self.expected_total} images of "
+            f"{whose} are recognised as their class by their nearest neighbours, where guessing gives "
+            f"{percent(guessing(self.classes))}, so there is no judge of them. More images (--samples) may help, or "
+            "the classes differ in what small grey pictures do not show."
+        ]
+
+
+def legibility(recognitions: Sequence[Recognition], classes: int, alone: bool) -> Legibility | None:
+    """All classes together; None where there are no classes to tell apart."""
+    if classes < 2 or not recognitions:
+        return None
+    expected, total = sum(seen.expected for seen in recognitions), sum(seen.expected_total for seen in recognitions)
+    if alone:
+        return Legibility(expected, total, expected, total, classes, alone)
+    own = (sum(seen.recognised for seen in recognitions), sum(seen.total for seen in recognitions))
+    return Legibility(*own, expected, total, classes, alone)
+
+
+def find_illegible(seen: Legibility | None, level: float) -> list[Finding]:
+    """Classes that are recognised hardly better than by guessing, all together."""
+    if seen is None:
+        return []
+    bound = above_guessing(at_most(seen.recognised, seen.total, level / 2), seen.classes)
+    expected = above_guessing(at_least(seen.expected, seen.expected_total, level / 2), seen.classes)
+    if bound >= LEGIBLE or (not seen.alone and expected <= 2 * LEGIBLE):
+        return []
+    why = (
+        "The generator has learnt little that sets them apart, or they differ in what small grey pictures do not show; "
+        "--real says what real images give."
+        if seen.alone
+        else "The generator has learnt little that sets them apart, or the labels are mixed up."
+    )
+    return [
+        Finding(
+            kind="class",
+            name=ILLEGIBLE,
+            sentence=f"The classes can hardly be told from each other: {seen.in_words()}. {why}",
+            statistic="share of the way from guessing to all that is recognised",
+            estimate=above_guessing(seen.rate, seen.classes),
+            bound=bound,
+            margin=LEGIBLE,
+        )
+    ]
 
 
 def recognise(
@@ -84,14 +180,15 @@ def recognise(
 def find_changed_classes(recognitions: Sequence[Recognition], names: Sequence[str], level: float) -> list[Finding]:
     """Classes whose images are no longer recognised, and classes with content that the normal release does not have."""
     each = level / (3 * max(1, len(recognitions)))
+    margin = RECOGNITION_MARGIN * (1 - guessing(len(names)))
     findings = []
     for seen in recognitions:
         highest = at_most(seen.recognised, seen.total, each)
         lowest = at_least(seen.expected, seen.expected_total, each)
         unknown = at_least(seen.unknown, seen.total, each)
         strange = unknown > UNKNOWN_MARGIN
-        if len(names) > 1 and lowest - highest > RECOGNITION_MARGIN:
-            findings.append(_not_recognised(seen, names, lowest - highest, strange))
+        if len(names) > 1 and lowest - highest > margin:
+            findings.append(_not_recognised(seen, names, (lowest - highest, margin), strange))
         elif strange:
             findings.append(_unknown(seen, names, unknown))
     return findings
@@ -119,23 +216,23 @@ def put_together(found: Sequence[Finding], names: Sequence[str]) -> list[Finding
 
 def find_confused_classes(recognitions: Sequence[Recognition], names: Sequence[str], level: float) -> list[Finding]:
     """In one release alone: classes that the release itself cannot tell from others."""
-    each = level / max(1, len(recognitions))
-    findings = []
+    each, chance = level / max(1, len(recognitions)), guessing(len(names))
+    least, findings = chance + CONFUSED * (1 - chance), []
     for seen in recognitions if len(names) > 1 else ():
         highest = at_most(seen.expected, seen.expected_total, each)
-        if highest < CONFUSED:
+        if highest < least:
             rate, other = seen.expected / seen.expected_total, names[seen.mistaken_for]
             findings.append(
                 Finding(
                     kind="class",
-                    name="confused-class",
+                    name=CONFUSED_CLASS,
                     sentence=f"Class {names[seen.label]} has no look of its own: {percent(rate)} of its images are "
-                    f"recognised among the others of this release; most of the rest look like class {other}. It may "
-                    "be missing from the data, or its labels are wrong.",
+                    f"recognised among the others of this release, where guessing gives {percent(chance)}; most of the "
+                    f"rest look like class {other}. It may be missing from the data, or its labels are wrong.",
                     statistic="share of the images of the class that are recognised",
                     estimate=rate,
                     bound=highest,
-                    margin=CONFUSED,
+                    margin=least,
                     classes=(names[seen.label],),
                 )
             )
@@ -186,7 +283,7 @@ def _imbalance(name: str, share: float, expected: float, bound: float, factor: f
     )
 
 
-def _not_recognised(seen: Recognition, names: Sequence[str], bound: float, strange: bool) -> Finding:
+def _not_recognised(seen: Recognition, names: Sequence[str], beyond: tuple[float, float], strange: bool) -> Finding:
     name, other = names[seen.label], names[seen.mistaken_for]
     look = "most of them look like nothing in the normal release" if strange else f"most look like class {other}"
     return Finding(
@@ -197,8 +294,8 @@ def _not_recognised(seen: Recognition, names: Sequence[str], bound: float, stran
         "missing from the data, or its labels are wrong.",
         statistic="fall of the share of images that are recognised",
         estimate=seen.expected / seen.expected_total - seen.rate,
-        bound=bound,
-        margin=RECOGNITION_MARGIN,
+        bound=beyond[0],
+        margin=beyond[1],
         classes=(name,),
     )
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta, binom
 
 FALSE_ALARM_RATE = 1e-6  # the chance that an inspection reports anything although no effect is above its margin
-Kind = Literal["orientation", "intensity", "class", "balance", "unknown", "variety"]
+Kind = Literal["orientation", "intensity", "class", "balance", "unknown", "variety", "noise"]
 
 
 @dataclass(frozen=True)

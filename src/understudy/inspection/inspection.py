@@ -20,7 +20,8 @@ PRIVATE = (
     "and costs no further budget"
 )
 NOT_PRIVATE = "not private: do not publish"
-_FAMILIES = 5  # orientation or mixtures, classes, pixels, empty classes; the last share pays for the noise in balance
+_FAMILIES = 8  # orientation or mixtures, classes, all classes together, pixels, noise, colours, empty classes; the last
+# share pays for the noise in balance
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Inspection:
     findings: tuple[Finding, ...]
     shares: dict[str, dict[str, float]] = field(default_factory=dict)  # by class, of each change
     recognitions: tuple[contents.Recognition, ...] = ()
+    legibility: contents.Legibility | None = None
     mixtures: tuple[mixtures.Mixture, ...] = ()
     examples: dict[str, tuple[tuple[int, ...], ...]] = field(
         default_factory=dict
@@ -47,11 +49,25 @@ class Inspection:
         """What must be said about the privacy of all this."""
         return PRIVATE if self.private else NOT_PRIVATE
 
+    @property
+    def doubts(self) -> list[str]:
+        """What nothing can be said about, though nothing was found there."""
+        told = any(finding.name == contents.ILLEGIBLE for finding in self.findings)
+        return [] if told or self.legibility is None else self.legibility.doubts(FALSE_ALARM_RATE / _FAMILIES)
+
     def sentences(self) -> list[str]:
-        """The findings in words, or that there are none."""
-        if self.findings:
-            return [finding.sentence for finding in self.findings]
-        return [f"Nothing was found: no effect is above its margin, at a false-alarm rate of {FALSE_ALARM_RATE:g}."]
+        """The findings in words and what nothing can be said about, or that there is neither, beside what chance and
+        normal images give."""
+        told = [*(finding.sentence for finding in self.findings), *self.doubts]
+        return told or [self._nothing()]
+
+    def _nothing(self) -> str:
+        recognised = "" if self.legibility is None else f"{self.legibility.in_words()}, and "
+        found = "Nothing was found" if self.normal else "Nothing was found in this release by itself"
+        words = f"{found}: {recognised}no effect is above its margin, at a false-alarm rate of {FALSE_ALARM_RATE:g}."
+        if self.normal is None:
+            words += " Whether its images are as many-sided as the data cannot be seen without them: --real compares."
+        return words
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for ``--json``."""
@@ -65,9 +81,20 @@ class Inspection:
             "samples_per_class": max(len(images) for images in self.suspect.images),
             "findings": [finding.as_dict() for finding in self.findings],
             "shares": self.shares,
+            "doubts": self.doubts,
+            "recognition": None if self.legibility is None else _recognition(self.legibility),
             "recognised": {names[seen.label]: round(seen.rate, 4) for seen in self.recognitions},
             "class_shares": None if self.suspect.shares is None else [round(each, 6) for each in self.suspect.shares],
         }
+
+
+def _recognition(seen: contents.Legibility) -> dict[str, float | None]:
+    """Plain data: the share that is recognised, beside guessing and normal images."""
+    return {
+        "rate": round(seen.rate, 4),
+        "guessing": round(contents.guessing(seen.classes), 4),
+        "normal": None if seen.alone else round(seen.expected_rate, 4),
+    }
 
 
 def inspect_samples(suspect: Samples, normal: Samples | None = None) -> Inspection:
@@ -94,10 +121,18 @@ def _alone(suspect: Samples) -> Inspection:
         changes = tuple(change for change in changes if change.name == "inverted")
     found, groups = mixtures.find_mixtures(usable, changes, names, level)
     recognitions = contents.recognise(usable, usable)
-    found = [*found, *contents.find_confused_classes(recognitions, names, level)]
+    seen = contents.legibility(recognitions, len(names), alone=True)
+    illegible = contents.find_illegible(seen, level)
+    found = [*found, *illegible]
+    if seen is not None and not illegible and not seen.doubts(level):  # else there is no judge of single classes
+        found += contents.find_confused_classes(recognitions, names, level)
+    found += pixels.find_noise(suspect.images, None, names, level)
+    found += pixels.find_lost_colours(suspect.images, None, level)
     found += pixels.find_empty_classes(classes, names, level)
     found = _of_seen_classes([*found, *contents.find_imbalance(suspect, None)])
-    return Inspection(suspect, None, tuple(found), mixtures=tuple(groups), recognitions=tuple(recognitions))
+    return Inspection(
+        suspect, None, tuple(found), mixtures=tuple(groups), recognitions=tuple(recognitions), legibility=seen
+    )
 
 
 def _compared(suspect: Samples, normal: Samples) -> Inspection:
@@ -112,12 +147,16 @@ def _compared(suspect: Samples, normal: Samples) -> Inspection:
     restored, explained = _restore(images, verdicts, changes, {finding.name for finding in found})
     recognitions = contents.recognise(usual, restored, explained)
     strange = contents.find_changed_classes(recognitions, names, level)
-    found = _withdraw(
-        found, strange, orientation.find_changes(_without(verdicts, strange, names), changes, names, level)
-    )
+    noise = pixels.find_noise(suspect.images, normal.images, names, level)
+    lost = [*strange, *noise]
+    found = _withdraw(found, lost, orientation.find_changes(_without(verdicts, lost, names), changes, names, level))
     found_names = {finding.name for finding in found}
     restored, _ = _restore(images, verdicts, changes, found_names)
-    found += strange
+    seen = contents.legibility(recognitions, len(names), alone=False)
+    changed = [finding for finding in strange if finding.name == contents.CHANGED]
+    found += [*strange, *([] if changed else contents.find_illegible(seen, level))]
+    found += noise
+    found += pixels.find_lost_colours(suspect.images, normal.images, level)
     found += pixels.find_pixel_changes(usual, restored, names, level)
     found += pixels.find_empty_classes(images, names, level)
     found = _of_seen_classes([*found, *contents.find_imbalance(suspect, normal)])
@@ -127,6 +166,7 @@ def _compared(suspect: Samples, normal: Samples) -> Inspection:
         tuple(contents.put_together(found, names)),
         shares=_shares(verdicts, changes, names),
         recognitions=tuple(recognitions),
+        legibility=seen,
         examples=_examples(verdicts, changes, {finding.name for finding in found}, len(names)),
     )
 
@@ -134,7 +174,7 @@ def _compared(suspect: Samples, normal: Samples) -> Inspection:
 def _of_seen_classes(found: Sequence[Finding]) -> list[Finding]:
     """The findings without those on how a missing class looks: a generator that saw no image of it draws anything."""
     missing = {name for finding in found if finding.name == "missing-class" for name in finding.classes}
-    on_looks = ("orientation", "intensity", "unknown")
+    on_looks = ("orientation", "intensity", "unknown", "noise")
     return [
         finding
         for finding in found
@@ -145,8 +185,9 @@ def _of_seen_classes(found: Sequence[Finding]) -> list[Finding]:
 def _without(
     verdicts: Sequence[orientation.Verdicts], strange: Sequence[Finding], names: Sequence[str]
 ) -> list[orientation.Verdicts]:
-    """The verdicts on classes that are still themselves."""
-    lost = {name for finding in strange if finding.name == contents.CHANGED for name in finding.classes}
+    """The verdicts on classes that are still themselves; a finding of noise that names none is about all of them."""
+    telling = [finding for finding in strange if finding.name == contents.CHANGED or finding.kind == "noise"]
+    lost = {name for finding in telling for name in finding.classes or names}
     return [verdict for verdict in verdicts if names[verdict.label] not in lost]
 
 

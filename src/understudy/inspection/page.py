@@ -45,6 +45,8 @@ def render(inspection: Inspection) -> str:
         "stamp": inspection.stamp,
         "findings": [_finding(finding) for finding in inspection.findings],
         "nothing": inspection.sentences()[0],
+        "doubts": inspection.doubts,
+        "legibility": None if inspection.legibility is None else inspection.legibility.in_words(),
         "evidence": [*_changed_images(inspection), *_groups(inspection)],
         "rows": _rows(inspection),
         "left_out": max(0, len(inspection.suspect.class_names) - _MOST_SHOWN),
@@ -217,14 +219,22 @@ def _margins(inspection: Inspection) -> list[str]:
         return [
             f"Two groups: the smaller holds at least {100 * mixtures.MARGIN:.0f} %, and the change explains at least "
             f"{100 * mixtures.LIKENESS:.0f} % of the difference between them.",
-            f"A class without a look of its own: less than {100 * contents.CONFUSED:.0f} % recognised.",
+            f"A class without a look of its own: less than {100 * contents.CONFUSED:.0f} % of the way from guessing to "
+            f"all is recognised; of all classes together, less than {100 * contents.LEGIBLE:.0f} %.",
+            f"Noise: more than {100 * pixels.NOISE_MARGIN:.0f} % of a class with a correlation of neighbouring pixels "
+            f"below {pixels.NOISE_LEVEL:g}.",
+            f"Colours: more than {100 * pixels.COLOUR_MARGIN:.0f} % of pairs with the same mean colour.",
             f"Balance: {contents.ALONE_FACTOR:g} times rarer or commoner than an equal part.",
             f"Blank images: more than {100 * pixels.BLANK_MARGIN:.0f} % of a class.",
         ]
     return [
         f"Turned or mirrored: more than {100 * CHANGES[0].margin:.0f} % of all images; inverted: more than "
         f"{100 * CHANGES[-1].margin:.0f} %; or {100 * orientation.CLASS_MARGIN:.0f} % of one class.",
-        f"Recognition of a class: a fall by more than {100 * contents.RECOGNITION_MARGIN:.0f} points.",
+        f"Recognition of a class: a fall by more than {100 * contents.RECOGNITION_MARGIN:.0f} % of the way from "
+        f"guessing to all; of all classes together, to less than {100 * contents.LEGIBLE:.0f} % of it.",
+        f"Noise: more than {100 * pixels.NOISE_MARGIN:.0f} % of a class with less than half of the usual correlation "
+        "of neighbouring pixels.",
+        f"Colours: {100 * pixels.COLOUR_LOSS:.0f} % more pairs whose mean colours are nearer than half of the usual.",
         f"Unknown content: more than {100 * contents.UNKNOWN_MARGIN:.0f} % of a class.",
         "Pixels: " + ", ".join(f"{name} by more than {margin:g}" for name, margin in pixels.MARGINS.items()) + ".",
         f"Balance: more than {contents.BALANCE_FACTOR:g} times rarer or commoner, beyond the noise in the shares.",

@@ -1,4 +1,4 @@
-"""Pixel statistics: brightness, background and contrast of each class, empty images, images that are all the same."""
+"""Pixel statistics: brightness, background, contrast and noise of each class, colours, empty or equal images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy.inspection.findings import Finding, at_least, listed, mean_radius, percent
+from understudy.inspection.findings import Finding, at_least, at_most, listed, mean_radius, percent
 from understudy.inspection.images import Pictures
 
 MARGINS = {"brightness": 0.10, "background": 0.15, "contrast": 0.10}
@@ -18,11 +18,22 @@ _WORDS = {
     "background": "mean value of the outermost pixels",
     "contrast": "standard deviation of the pixels of an image",
 }
+_FEWEST = 10  # images, or pairs of them, to say anything of noise or colours
+_DARK = 0.06  # sum of red, green and blue below which an image is too dark to have a colour
 _ALL = -1  # in place of a label: all classes together
 Values = tuple[int, NDArray[np.float64], NDArray[np.float64]]  # a label, the values of normal and of suspect images
 _WIDTH = {"brightness": 1.0, "background": 1.0, "contrast": 0.5}
 BLANK_RANGE, BLANK_MARGIN = 0.1, 0.10
 """A blank image has pixels within this range; a class may hold so many of them."""
+NOISE_LEVEL = 0.2
+"""An image whose neighbouring pixels are correlated less is noise; drawings and photographs have 0.4 to 0.9."""
+NOISE_MARGIN = 0.5
+"""Of a class so many images may be noise; beside a normal release, so many more of them than there, and there an image
+counts as noise that has less than half of the usual correlation."""
+ONE_COLOUR, COLOUR_MARGIN = 0.01, 0.75
+"""Alone: the mean colours of two images of a class are the same within this; so many pairs may be that."""
+COLOUR_LOSS = 0.4
+"""Beside a normal release: by so much may the share of pairs grow whose colours are nearer than half of the usual."""
 SAME = 0.01
 """Two images of a class differ by more than this (root mean square), or they are the same picture."""
 
@@ -105,6 +116,87 @@ def find_empty_classes(suspect: Sequence[Pictures], names: Sequence[str], level:
     return findings
 
 
+def correlations(images: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Of each image (N, H, W[, 3]) the correlation of neighbouring pixels: about 0 for noise, 1 for an even picture."""
+    grey = images.astype(np.float32)
+    grey = grey.mean(axis=3) if grey.ndim == 4 else grey
+    across, down = _correlation(grey[:, :, 1:], grey[:, :, :-1]), _correlation(grey[:, 1:], grey[:, :-1])
+    return (across + down) / 2
+
+
+def _correlation(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:
+    left, right = (each.reshape(len(each), -1).astype(np.float64) for each in (first, second))
+    left, right = left - left.mean(axis=1, keepdims=True), right - right.mean(axis=1, keepdims=True)
+    spread = np.sqrt(np.square(left).sum(axis=1) * np.square(right).sum(axis=1))
+    together = (left * right).sum(axis=1)
+    return np.divide(together, spread, out=np.ones_like(spread), where=spread > 1e-6)
+
+
+def find_noise(
+    suspect: Sequence[NDArray[np.uint8]], normal: Sequence[NDArray[np.uint8]] | None, names: Sequence[str], level: float
+) -> list[Finding]:
+    """Classes whose images are noise, by what noise is or by what the normal release has; one finding for them all.
+
+    The limit beside a normal release is taken from one half of its images, and they are judged by it in the other half.
+    """
+    each, noisy = level / (2 * max(1, len(suspect))), []
+    for label, images in enumerate(suspect):
+        if len(images) < _FEWEST or (normal is not None and len(normal[label]) < 2 * _FEWEST):
+            continue
+        usual = None if normal is None else correlations(normal[label])
+        limit, least = NOISE_LEVEL, 0.0
+        if usual is not None:
+            half = len(usual) // 2
+            limit = max(limit, float(np.median(usual[:half])) / 2)
+            least = at_most(int((usual[half:] < limit).sum()), len(usual) - half, each)
+        found = correlations(images)
+        bound = at_least(int((found < limit).sum()), len(found), each) - least
+        if bound > NOISE_MARGIN:
+            noisy.append((names[label], float((found < limit).mean()), bound, float(found.mean()), usual))
+    return [_noise(noisy, len(names))] if noisy else []
+
+
+def find_lost_colours(
+    suspect: Sequence[NDArray[np.uint8]], normal: Sequence[NDArray[np.uint8]] | None, level: float
+) -> list[Finding]:
+    """Whether images of a class share one colour, or vary in colour far less than those of the normal release.
+
+    Pairs of images of one class are compared by their mean colours, whatever their brightness, over all classes.
+    """
+    if suspect[0].ndim != 4:
+        return []
+    same = total = usual_same = usual_total = 0
+    for label, images in enumerate(suspect):
+        limit = ONE_COLOUR
+        if normal is not None:
+            usual = _colour_distances(normal[label])
+            half = len(usual) // 2
+            if half < _FEWEST:
+                continue
+            limit = float(np.median(usual[:half])) / 2
+            usual_same += int((usual[half:] < limit).sum())
+            usual_total += len(usual) - half
+        found = _colour_distances(images)
+        same, total = same + int((found < limit).sum()), total + len(found)
+    if not total:
+        return []
+    bound = at_least(same, total, level / 2) - (at_most(usual_same, usual_total, level / 2) if normal else 0.0)
+    margin = COLOUR_MARGIN if normal is None else COLOUR_LOSS
+    share = None if normal is None else usual_same / usual_total
+    return [_colours(same / total, share, bound, margin)] if bound > margin else []
+
+
+def _colour_distances(images: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """How far the mean colours of two images lie apart, for independent pairs of them.
+
+    A colour is the share of red, green and blue, so that light and dark images of one tint have the same.
+    """
+    mean = images.mean(axis=(1, 2), dtype=np.float64) / 255
+    colour, half = mean / np.maximum(mean.sum(axis=1, keepdims=True), _DARK), len(mean) // 2
+    distances: NDArray[np.float64] = np.sqrt(np.square(colour[:half] - colour[half : 2 * half]).sum(axis=1))
+    return distances
+
+
 def _difference_bound(usual: NDArray[np.float64], values: NDArray[np.float64], level: float, width: float) -> float:
     """At least how far apart two means are."""
     radius = mean_radius(usual, level, width) + mean_radius(values, level, width)
@@ -155,4 +247,51 @@ def _same(name: str, apart: float) -> Finding:
         bound=apart,
         margin=SAME,
         classes=(name,),
+    )
+
+
+def _noise(noisy: Sequence[tuple[str, float, float, float, NDArray[np.float64] | None]], classes: int) -> Finding:
+    named = tuple(name for name, *_ in noisy)
+    share, found = float(np.mean([each[1] for each in noisy])), float(np.mean([each[3] for each in noisy]))
+    usual = [float(each[4].mean()) for each in noisy if each[4] is not None]
+    where = "The images" if len(named) == classes else f"The images of class {listed(named)}"
+    beside = (
+        f"those of the normal release have {np.mean(usual):.2f}"
+        if usual
+        else "drawings and photographs have 0.4 to 0.9"
+    )
+    return Finding(
+        kind="noise",
+        name="noise",
+        sentence=f"{where} are noise, or drowned in it: neighbouring pixels have a correlation of {found:.2f}, where "
+        f"{beside} and pure noise has 0. The generator has learnt little, or the data are like that.",
+        statistic="share of images whose neighbouring pixels hardly resemble each other"
+        + (", less that of the normal release" if usual else ""),
+        estimate=share,
+        bound=min(each[2] for each in noisy),
+        margin=NOISE_MARGIN,
+        classes=() if len(named) == classes else named,
+    )
+
+
+def _colours(share: float, usual: float | None, bound: float, margin: float) -> Finding:
+    if usual is None:
+        sentence = (
+            f"The variety of colours is lost: {percent(share)} of all pairs of images of a class have the same mean "
+            "colour. If the data are grey, declare one channel (--shape 1xHxW); else the generator has not learnt them."
+        )
+    else:
+        sentence = (
+            f"The variety of colours is lost: {percent(share)} of all pairs of images of a class differ in their mean "
+            f"colour by less than half of what is usual; in the normal release {percent(usual)} do."
+        )
+    return Finding(
+        kind="variety",
+        name="lost-colours",
+        sentence=sentence,
+        statistic="share of pairs of images with nearly the same mean colour"
+        + ("" if usual is None else ", less that of the normal release"),
+        estimate=share - (usual or 0.0),
+        bound=bound,
+        margin=margin,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +52,10 @@ class Samples:
         return tuple(small(images) for images in self.images)
 
 
-def draw_samples(release: Release, per_class: int, name: str) -> Samples:
-    """``per_class`` fresh images of every class of a release.
+def draw_samples(
+    release: Release, per_class: int, name: str, watch: Callable[[int, int], None] | None = None
+) -> Samples:
+    """``per_class`` fresh images of every class of a release; ``watch`` hears how many of all images are drawn.
 
     Privacy: post-processing of the release; any number of samples costs nothing.
     """
@@ -65,12 +67,16 @@ def draw_samples(release: Release, per_class: int, name: str) -> Samples:
     _check_number(per_class, name)
     _check_classes(release.domain)
     labels = [None] if release.domain.classes is None else [[label] for label in range(release.domain.classes)]
-    images = tuple(release.sample(per_class, label)[0] for label in labels)
+    images = []
+    for label in labels:
+        images.append(release.sample(per_class, label)[0])
+        if watch is not None:
+            watch(per_class * len(images), per_class * len(labels))
     weights, deviation = release.generator.config.label_weights, _deviation_of_shares(release)
     if weights is None or deviation is None:
-        return Samples(name, release.domain, images)
+        return Samples(name, release.domain, tuple(images))
     total = sum(weights)
-    return Samples(name, release.domain, images, tuple(weight / total for weight in weights), deviation)
+    return Samples(name, release.domain, tuple(images), tuple(weight / total for weight in weights), deviation)
 
 
 def real_samples(data: ImageDataset, per_class: int) -> Samples:
