@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import struct
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -237,6 +239,35 @@ def test_orientation_of_photographs_is_applied(tmp_path: Path) -> None:
     exif[0x0112] = 6  # rotate by a quarter
     Image.new("L", (8, 16), 5).save(tmp_path / "x.jpg", exif=exif)
     assert load(tmp_path, records=1).domain.shape == (1, 8, 16)
+
+
+def test_an_archive_beside_images_is_not_taken_for_all_there_is(write_image: Write, tmp_path: Path) -> None:
+    write_image(tmp_path / "cat" / "1.png")
+    (tmp_path / "old.tar").write_bytes(b"")
+    assert "old.tar: lies beside images or folders; pass its own path, or move it away" in refused(tmp_path, 1)
+    (tmp_path / "old.tar").unlink()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x.parquet").write_bytes(b"")
+    assert len(load(tmp_path, records=9, classes=2)) == 1, "a class may be called data"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_loading_shows_a_bar_on_a_terminal_and_lines_elsewhere(
+    write_image: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1100):
+        write_image(tmp_path / "set" / f"{number}.png")
+    monkeypatch.setattr("sys.stderr", Terminal())
+    load(tmp_path / "set", records=9)
+    assert "images of set" in sys.stderr.getvalue()  # type: ignore[attr-defined]
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    monkeypatch.setattr("understudy.data.pictures._SECONDS_BETWEEN_LINES", 0.0)
+    load(tmp_path / "set", records=9)
+    assert sys.stderr.getvalue() == "512/1100 images of set\n1024/1100 images of set\n"  # type: ignore[attr-defined]
 
 
 # Broken files

@@ -45,13 +45,7 @@ def from_arrays(
     """
     options = Declared(records, classes, options or SourceOptions()).options
     nominal_records = require_records(records)
-    if options.nominal_clients is not None and client_ids is None:
-        raise InputError("nominal_clients: declared, but records carry no clients; pass them, or leave it out")
-    if options.nominal_people is not None and people is None:
-        raise InputError(
-            "nominal_people: declared, but nothing says whom records are of; pass people (--declare person=...), or"
-            " leave it out"
-        )
+    _refuse_absent(options, client_ids, people)
     pixels = normalise_images(np.asarray(images), options)
     if labels is None or options.unlabelled:
         if labels is None and (classes is not None or options.class_names is not None):
@@ -73,6 +67,17 @@ def from_arrays(
     clients = None if client_ids is None else normalise_ids("client_ids", client_ids, len(pixels))
     persons = None if people is None else normalise_ids("people", people, len(pixels))
     return ImageDataset(options.name or "arrays", domain, pixels, numbers, clients, persons)
+
+
+def _refuse_absent(options: SourceOptions, client_ids: ArrayLike | None, people: ArrayLike | None) -> None:
+    """Clients or people that were declared and are not there."""
+    if options.nominal_clients is not None and client_ids is None:
+        raise InputError("nominal_clients: declared, but records carry no clients; pass them, or leave it out")
+    if options.nominal_people is not None and people is None:
+        raise InputError(
+            "nominal_people: declared, but nothing says whom records are of; pass people (--declare person=...), or"
+            " leave it out"
+        )
 
 
 def normalise_images(images: NDArray[Any], options: SourceOptions) -> NDArray[np.uint8]:

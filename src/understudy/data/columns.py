@@ -174,7 +174,7 @@ def tell_order(names: Sequence[str]) -> None:
 def normalise_ids(name: str, ids: ArrayLike, records: int) -> NDArray[np.int64]:
     """Clients or people numbered from 0 in sorted order; ids may be whole numbers or text.
 
-    Privacy: the numbers stay private, and what a person is called goes nowhere: neither into a file nor into an error.
+    Privacy: the numbers stay private, and what a person is called goes nowhere.
     """
     column = np.asarray(ids)
     if column.ndim == 2 and column.shape[1] == 1:

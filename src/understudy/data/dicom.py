@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,9 @@ def tag_of(name: str, content: Path | bytes, keyword: str) -> str:
 
     Privacy: private. It is numbered in memory and forgotten; it goes into no file, no error and no progress line.
     """
-    value = _read(name, content, [keyword]).get(keyword)
+    with warnings.catch_warnings():  # which may quote the value
+        warnings.simplefilter("ignore")
+        value = _read(name, content, [keyword]).get(keyword)
     if value is None or not str(value):
         raise InputError(f"{name}: has no element {keyword}; remove the file, or say otherwise who is in it")
     return str(value)

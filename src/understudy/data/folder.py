@@ -108,6 +108,12 @@ def sub_folders(folder: Path) -> list[Path]:
     return [Path(entry.path) for entry in visible(folder) if entry.is_dir()]
 
 
+def holds_pictures(folder: Path, apart_from: str | None = None) -> bool:
+    """Whether there are pictures or sub-folders in a folder, apart from a sub-folder of one name."""
+    entries = visible(folder)
+    return any(_pictures(entries)) or any(entry.is_dir() and entry.name != apart_from for entry in entries)
+
+
 def _walk(folder: Path, parts: tuple[str, ...] = ()) -> Iterator[_Folder]:
     """A folder and all below it, in sorted order."""
     entries = visible(folder)

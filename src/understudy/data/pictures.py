@@ -9,9 +9,9 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import islice
@@ -98,8 +98,8 @@ def collect(source: Path | str, items: Iterable[Item], total: int | None, option
     """
     broken, kept = Broken(options.skip_broken), list[Item]()
     stack = _Stack(str(source), total)
-    with quiet_decoders():
-        for item, image in decoded(shown(items, total, f"images of {Path(source).name}"), options, broken):
+    with quiet_decoders(), closing(shown(items, total, f"images of {Path(source).name}")) as seen:
+        for item, image in decoded(seen, options, broken):
             stack.put(item.name, image)
             kept.append(Item(item.name, b"", item.label, item.person, item.client))
     if not kept:
@@ -201,12 +201,12 @@ def describe(shape: tuple[int, ...]) -> str:
 
 @contextmanager
 def quiet_decoders() -> Iterator[None]:
-    """Pillow warns of pictures that are refused here for their sides; what pydicom warns of may quote a patient."""
-    from PIL import Image
+    """Pillow warns of pictures that are refused here for their sides; what pydicom warns of may quote a patient.
 
+    For a whole source at once: filters of warnings are shared by all threads.
+    """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        warnings.filterwarnings("ignore", module=r"pydicom")
+        warnings.simplefilter("ignore")
         yield
 
 
@@ -290,7 +290,7 @@ def _converted(picture: Image, options: SourceOptions) -> Image:
 # Progress
 
 
-def shown(elements: Iterable[Element], total: int | None, what: str) -> Iterator[Element]:
+def shown(elements: Iterable[Element], total: int | None, what: str) -> Generator[Element, None, None]:
     """The same elements, with a progress bar on a terminal, or a line every ten seconds, on stderr."""
     if not sys.stderr.isatty():
         heard = time.monotonic()

@@ -21,7 +21,7 @@ from understudy.data.catalog import is_known, known_names, load_named
 from understudy.data.columns import CLIENT_NAMES, IMAGE_NAMES, LABEL_NAMES, column_name, shorten
 from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Declared, Domain, SourceOptions, parse_place, require_records, source_options
-from understudy.data.folder import folder_items, sub_folders, visible
+from understudy.data.folder import folder_items, holds_pictures, sub_folders, visible
 from understudy.data.npz import array_names, read_array
 from understudy.data.pictures import collect
 from understudy.data.tables import Table
@@ -188,12 +188,15 @@ def entered(path: Path, split: str) -> Path:
 def _shards(folder: Path, split: str) -> list[Path]:
     """The parquet or tar files of a folder, or of a folder ``data`` in it, that belong to a split by their names."""
     for place in (folder, folder / _HUB_FOLDER):
-        entries = visible(place) if place.is_dir() else []
+        inner = place.is_dir() and (place == folder or not holds_pictures(folder, apart_from=place.name))
+        entries = visible(place) if inner else []
         found = [Path(entry.path) for entry in entries if entry.name.endswith(_SHARDS) and entry.is_file()]
         if not found:
             continue
         if len({entry.suffix == ".parquet" for entry in found}) > 1:
             raise InputError(f"{place}: parquet and tar files side by side; pass one of them")
+        if holds_pictures(place):
+            raise InputError(f"{found[0]}: lies beside images or folders; pass its own path, or move it away")
         of_splits = [entry for entry in found if entry.name.startswith(_SPLITS)]
         if not of_splits:
             _one_set_only(place, split)
