@@ -82,10 +82,10 @@ def warnings(plan: Plan) -> tuple[str, ...]:
 
 
 def _warnings(plan: Plan) -> Iterator[str]:
-    units, unit = _units(plan)
+    units, several = _units(plan)
     if plan.private and units < FEWEST_UNITS:
         yield (
-            f"{unit}s: {units} are declared; below {FEWEST_UNITS} the noise outweighs what they have in common, so "
+            f"{several}: {units} are declared; below {FEWEST_UNITS} the noise outweighs what they have in common, so "
             "expect images of little use"
         )
     classes = plan.domain.classes or 0
@@ -103,11 +103,11 @@ def _warnings(plan: Plan) -> Iterator[str]:
 
 
 def _units(plan: Plan) -> tuple[int, str]:
-    """How many there are of what is protected, and what it is called."""
-    unit = plan.events[0].unit if plan.events else "record"
+    """How many there are of what is protected, and what they are called."""
     domain = plan.domain
-    declared = {"client": domain.nominal_clients, "person": getattr(domain, "nominal_people", None)}.get(unit)
-    return declared or domain.nominal_records, unit
+    if domain.nominal_clients is not None and any(event.unit == "client" for event in plan.events):
+        return domain.nominal_clients, "clients"
+    return domain.nominal_units, "records" if domain.nominal_people is None else "people"
 
 
 def _words(shape: Shape) -> str:

@@ -87,7 +87,7 @@ def _declared(records: int | None, classes: int | None, shape: str | None, decla
         height, width = options.size
     names = options.class_names
     number = classes or (_CLASSES if names is None else len(names))
-    known = {"value_range": options.value_range, "nominal_people": getattr(options, "nominal_people", None)}
+    known = {"value_range": options.value_range, "nominal_people": options.nominal_people}
     return declare_domain(
         shape=(options.channels or channels or 1, height, width),
         classes=None if options.unlabelled else number,
