@@ -12,7 +12,6 @@ normalisation after it, which takes means and deviations over groups of maps of 
 from __future__ import annotations
 
 import math
-from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -130,12 +129,14 @@ def _morlet(size: tuple[int, int], scale: float, angle: float, slant: float) -> 
 def _gabor(
     size: tuple[int, int], deviation: float, angle: float = 0.0, frequency: float = 0.0, slant: float = 1.0
 ) -> Tensor:
-    """A wave along ``angle`` under a Gaussian bell, which is ``1 / slant`` times as wide across; periodic."""
-    total = torch.zeros(size, dtype=torch.complex128)
-    for turns in product((-2, -1, 0, 1, 2), repeat=2):
-        places = [torch.arange(side, dtype=torch.float64) + turn * side for side, turn in zip(size, turns, strict=True)]
-        down, right = torch.meshgrid(*places, indexing="ij")
-        along = math.cos(angle) * right + math.sin(angle) * down
-        across = slant * (math.cos(angle) * down - math.sin(angle) * right)
-        total += torch.exp((-along.square() - across.square()) / (2 * deviation**2) + 1j * frequency * along)
-    return total * slant / (2 * math.pi * deviation**2)
+    """A wave along ``angle`` under a Gaussian bell, which is ``1 / slant`` times as wide across; periodic.
+
+    Computed on the processor wherever the features are to be: the shapes of a release are asked for without any device.
+    """
+    places = [torch.arange(-2 * side, 3 * side, dtype=torch.float64, device="cpu") for side in size]
+    down, right = torch.meshgrid(*places, indexing="ij")
+    along = math.cos(angle) * right + math.sin(angle) * down
+    across = slant * (math.cos(angle) * down - math.sin(angle) * right)
+    wave = torch.exp((-along.square() - across.square()) / (2 * deviation**2) + 1j * frequency * along)
+    periods = wave.unflatten(1, (5, size[1])).unflatten(0, (5, size[0]))
+    return periods.sum(dim=(0, 2)) * slant / (2 * math.pi * deviation**2)
