@@ -26,6 +26,7 @@ from understudy.runs.folder import RunFolder
 
 _MOST_LINES = 100_000
 _MOST_POINTS = 2000  # of a line in a chart
+_COLUMNS = 8  # samples of a class, large enough to be seen
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def read_subject(path: Path | str, public: bool = False, keys: Path | None = Non
         release=release,
         verification=verify(place, keys),
         problem=problem,
-        rows=[] if release is None else class_rows(release),
+        rows=[] if release is None else class_rows(release, _COLUMNS),
         run=_object(files.description, "run") if files.begun else None,
         progress=_public_points(files) if files.begun else [],
         evaluation=_object(files.evaluation, "evaluation") if files.begun and not public else None,
