@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,22 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from understudy.api import TrainOptions, annotate, label_images, release_early, resume_annotation
+from understudy.api import TrainOptions, annotate, release_early, resume_annotation
 from understudy.data.arrays import from_arrays
+from understudy.engines.teacher.config import PURPOSE as TEACHER
 from understudy.errors import BudgetError, InputError, InterruptedRun
 from understudy.files import file_sha256
 from understudy.inspection.samples import draw_samples
-from understudy.methods.annotation import PURPOSE, Annotation, AnnotatorConfig, Base
+from understudy.methods.annotation import PURPOSE as NETWORK
+from understudy.methods.annotation import Annotation, AnnotatorConfig, Base
 from understudy.methods.config import build_config
 from understudy.privacy.accounting import certified_epsilon
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
+from understudy.privacy.mechanisms import GaussianMechanism
 from understudy.privacy.plan import RECORDS_ONLY
 from understudy.release.checks import uncharged
 from understudy.release.release import NOT_COVERED, Release, load
 from understudy.release.verify import verify
 from understudy.runs.copies import MOVED
+from understudy.runs.run import Progress
 
 from ..helpers.cases import CLASSES, RECORDS
 from ..helpers.data import tiny_data
@@ -34,25 +39,47 @@ from ..helpers.runs import open_to_others, own_state_folder, read_lines
 from ..release.building import EPSILON, edit_json, make_release
 
 BUDGET = Budget(12.0, 1e-5)  # make_release costs 4.38 of it
-PRIVACY = {"batch": 8, "steps": 6}
 ONLY_OF_THE_BASE = "nominal_records: 1000"
-CONFIG = {"privacy": {**PRIVACY, "noise_multiplier": 1.5}, "method": {"width": 2}}
+PRIVACY = {"network": {"batch": 8, "steps": 6}, "teacher": {"steps": 6}}
+METHOD = {"network": {"kind": "network", "width": 2}, "teacher": {"teacher": {"directions": 2}}}  # what new runs take
+PURPOSES = {"network": NETWORK, "teacher": TEACHER}
+
+
+def config_of(kind: str, **privacy: Any) -> dict[str, Any]:
+    return {"privacy": {**PRIVACY[kind], "noise_multiplier": 1.5, **privacy}, "method": METHOD[kind]}
+
+
+CONFIG = config_of("teacher")
 
 
 def base(**fields: Any) -> Release:
     return make_release(classes=None, **fields)
 
 
-def run(out: Path, generator: Release | None = None, **options: Any) -> Release:
-    return annotate(generator or base(), tiny_data(), BUDGET, out, TrainOptions(config=CONFIG, **options))
+def run(out: Path, generator: Release | None = None, kind: str = "teacher", **options: Any) -> Release:
+    return annotate(generator or base(), tiny_data(), BUDGET, out, TrainOptions(config=config_of(kind), **options))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_draws() -> Iterator[None]:
+    """As many images as a tiny generator is worth: a class that never comes up is looked for at length."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("understudy.models.annotator._DRAWS", 60)
+        patch.setattr("understudy.methods.annotation._COUNTED", 600)
+        yield
+
+
+@pytest.fixture(scope="module", params=list(METHOD))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with calibrated noise, to be read only."""
     folder = tmp_path_factory.mktemp("finished")
     with own_state_folder(folder):
-        options = TrainOptions(config={**CONFIG, "privacy": PRIVACY})
+        options = TrainOptions(config=config_of(kind, noise_multiplier=None))
         annotate(base(), tiny_data(), BUDGET, folder / "run", options)
     return folder / "run"
 
@@ -69,11 +96,12 @@ def test_labels_that_an_annotator_counted_say_nothing_about_balance(finished: Pa
     assert draw_samples(release, 40, "annotated").shares is None
 
 
-def test_the_certificate_holds_the_events_of_both_and_their_composed_price(finished: Path):
+def test_the_certificate_holds_the_events_of_both_and_their_composed_price(finished: Path, kind: str):
     release = load(finished)
     events = release.certificate.events
     assert events[:-1] == base().certificate.events
-    assert (events[-1].purpose, events[-1].count, events[-1].sampling.kind) == (PURPOSE, 6, "poisson")
+    sampling = {"network": "poisson", "teacher": "none"}[kind]
+    assert (events[-1].purpose, events[-1].count, events[-1].sampling.kind) == (PURPOSES[kind], 6, sampling)
     claimed = release.certificate.headline.epsilon
     assert EPSILON < claimed <= BUDGET.epsilon
     assert claimed == certified_epsilon(events, BUDGET.delta)
@@ -101,15 +129,17 @@ def test_images_of_a_class_are_those_that_the_annotator_names_so(finished: Path)
     weights = np.array(release.generator.config.label_weights)
     label = int(weights.argmax())
     images, _ = release.sample(40, [label])
-    assert (label_images(release, images[:, None]) == label).all()
+    assert (release.label(images) == label).all()
 
 
 @pytest.mark.parametrize("part", ["generator", "annotator"])
-def test_leaving_out_the_events_of_one_part_is_noticed(copied: Path, part: str):
-
+def test_leaving_out_the_events_of_one_part_is_noticed(copied: Path, part: str, kind: str):
     def drop(certificate: dict[str, Any]) -> None:
-        kept = [event for event in certificate["events"] if (event.get("purpose") == PURPOSE) == (part == "generator")]
-        certificate["events"] = kept
+        certificate["events"] = [
+            event
+            for event in certificate["events"]
+            if (event.get("purpose") == PURPOSES[kind]) == (part == "generator")
+        ]
 
     edit_json(copied / "certificate.json", drop)
     failed = [check.name for check in verify(copied).checks if not check.passed]
@@ -117,35 +147,36 @@ def test_leaving_out_the_events_of_one_part_is_noticed(copied: Path, part: str):
 
 
 @pytest.mark.parametrize(("method", "words"), [("gan", "is not private"), ("some-other", "is not known here")])
-def test_a_generator_that_no_plan_accounts_for_has_no_guarantee(copied: Path, method: str, words: str):
+def test_a_generator_that_no_plan_accounts_for_has_no_guarantee(copied: Path, method: str, words: str, kind: str):
     """The generator's events are dropped, and claim and hash are made to fit what is left."""
-    forge(copied, method)
+    forge(copied, method, PURPOSES[kind])
     (found,) = [check for check in verify(copied).checks if not check.passed]
     assert found.name == "plan"
     assert words in found.detail
 
 
-def forge(folder: Path, method: str) -> None:
+def forge(folder: Path, method: str, purpose: str) -> None:
     edit_json(folder / "config.json", lambda config: config["method_config"]["generator"].update(method=method))
     digest = file_sha256(folder / "config.json")
 
     def drop(certificate: dict[str, Any]) -> None:
-        certificate["events"] = [event for event in certificate["events"] if event.get("purpose") == PURPOSE]
+        certificate["events"] = [event for event in certificate["events"] if event.get("purpose") == purpose]
         certificate["config_sha256"] = digest
 
     edit_json(folder / "certificate.json", drop)
 
 
-def test_steps_that_the_config_leaves_open_are_those_that_would_be_taken(copied: Path):
-    """A config without batch and steps means the usual ones, not one step on one record."""
+def test_steps_that_the_config_leaves_open_are_not_one(copied: Path, kind: str):
+    """A network without batch and steps means the usual ones; a teacher's must be stated, since noise decides them."""
 
     def leave_open(config: dict[str, Any]) -> None:
         config["method_config"]["annotator"]["privacy"].update(batch=None, steps=None)
 
     def charge_one(certificate: dict[str, Any]) -> None:
-        (event,) = [event for event in certificate["events"] if event.get("purpose") == PURPOSE]
-        records = tiny_data().domain.nominal_records
-        event.update(count=1, planned=1, executed=1, sampling={"kind": "poisson", "rate": 1 / records})
+        (event,) = [event for event in certificate["events"] if event.get("purpose") == PURPOSES[kind]]
+        event.update(count=1, planned=1, executed=1)
+        if kind == "network":
+            event["sampling"] = {"kind": "poisson", "rate": 1 / tiny_data().domain.nominal_records}
         certificate["config_sha256"] = file_sha256(copied / "config.json")
 
     edit_json(copied / "config.json", leave_open)
@@ -193,18 +224,22 @@ def test_every_step_is_on_record_before_it_is_used(finished: Path):
     assert kinds[0] == "plan"
 
 
-def test_its_run_tells_no_time_and_keeps_what_is_private_for_its_owner(finished: Path):
+def test_its_run_tells_no_time_and_keeps_what_is_private_for_its_owner(finished: Path, kind: str):
     """Steps and spending are all that it shows, so its progress is the same whatever the records are."""
     lines = read_lines(finished / "progress.jsonl")
-    assert [line["annotator_steps"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert [line["annotator_steps"] for line in lines] == ([1, 2, 3, 4, 5, 6] if kind == "network" else [6])
     assert {key for line in lines for key in line} == {"step", "annotator_steps", "epsilon_spent"}
     assert open_to_others(finished / "private") == []
 
 
-def test_an_interrupted_annotation_is_resumed_and_never_overspends(tmp_path: Path):
-    reports: list[Any] = []
+def test_an_interrupted_annotation_is_resumed_and_never_overspends(tmp_path: Path, kind: str):
+    reports: list[Progress] = []
+
+    def learning() -> bool:
+        return any(report.step or report.values.get("teacher_taught") for report in reports)
+
     with pytest.raises(InterruptedRun, match="continue with --resume"):
-        run(tmp_path / "run", listener=reports.append, stop_requested=lambda: any(report.step for report in reports))
+        run(tmp_path / "run", kind=kind, listener=reports.append, stop_requested=learning)
     with pytest.raises(InputError, match="released when it is finished"):
         release_early(tmp_path / "run")
     release = resume_annotation(tiny_data(), tmp_path / "run")
@@ -214,17 +249,19 @@ def test_an_interrupted_annotation_is_resumed_and_never_overspends(tmp_path: Pat
         run(tmp_path / "run")
 
 
-def test_a_killed_annotation_spends_what_was_reserved(tmp_path: Path):
+def test_a_killed_annotation_spends_what_was_reserved(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch):
     """A crash after a reservation and before its checkpoint: the steps are not taken again beyond the plan."""
 
     class Killed(Exception):
         pass
 
-    def kill(_: Any) -> None:
+    def kill(*_: Any) -> None:
         raise Killed
 
-    with pytest.raises(Killed):
-        run(tmp_path / "run", listener=kill)
+    with monkeypatch.context() as patch:
+        patch.setattr(GaussianMechanism, "_noisy", kill)
+        with pytest.raises(Killed):
+            run(tmp_path / "run", kind=kind)
     spent = Ledger.open(tmp_path / "run" / "ledger.jsonl").events()[0].executed
     assert spent
     release = resume_annotation(tiny_data(), tmp_path / "run")
@@ -267,9 +304,25 @@ def test_a_budget_that_the_generator_alone_uses_up_is_refused(tmp_path: Path):
     with pytest.raises(BudgetError, match="the generator alone costs epsilon"):
         annotate(base(), tiny_data(), Budget(4.0, 1e-5), tmp_path / "run", TrainOptions(config=CONFIG))
     assert not (tmp_path / "run").exists()
-    loud = {"privacy": {**PRIVACY, "noise_multiplier": 0.3}}
-    with pytest.raises(BudgetError, match="together cost"):
-        annotate(base(), tiny_data(), BUDGET, tmp_path / "run", TrainOptions(config=loud))
+    for kind in METHOD:
+        loud = config_of(kind, noise_multiplier=0.3)
+        with pytest.raises(BudgetError, match="together cost"):
+            annotate(base(), tiny_data(), BUDGET, tmp_path / "run", TrainOptions(config=loud))
+
+
+def test_a_teacher_that_sees_all_records_has_no_batch(tmp_path: Path):
+    config = config_of("teacher", batch=8)
+    with pytest.raises(InputError, match="a linear teacher sees all records"):
+        annotate(base(), tiny_data(), BUDGET, tmp_path / "run", TrainOptions(config=config))
+
+
+def test_a_config_from_before_there_were_teachers_means_the_network():
+    """New runs take a teacher; a stored config that names no kind is older than that."""
+    config = build_config(AnnotatorConfig, {"privacy": {"batch": 8, "steps": 6, "noise_multiplier": 1.5}})
+    release = base()
+    annotation = Annotation(Base("dp-merf", release.generator, release.certificate, release.domain, {}))
+    (event,) = annotation.plan(config, tiny_data().domain, BUDGET).events
+    assert (config.method.kind, event.purpose) == ("network", NETWORK)
 
 
 def test_what_cannot_be_annotated_is_refused(tmp_path: Path):
@@ -281,8 +334,8 @@ def test_what_cannot_be_annotated_is_refused(tmp_path: Path):
         run(tmp_path / "run", make_release(channels=3, classes=None))
     with pytest.raises(InputError, match="not private"):
         run(tmp_path / "run", base(guarantees=[], events=[], not_private="not private: do not publish"))
-    with pytest.raises(InputError, match="holds no annotator"):
-        label_images(base(), np.zeros((1, 1, 8, 8), dtype=np.uint8))
+    with pytest.raises(InputError, match="holds no classifier"):
+        base().label(np.zeros((1, 8, 8), dtype=np.uint8))
     assert not (tmp_path / "run").exists()
 
 
@@ -293,18 +346,25 @@ def test_a_seed_voids_the_guarantee(tmp_path: Path):
     assert seeded.certificate.randomness.startswith("seeded"), "the generator's seed voids it too"
 
 
-def test_the_annotator_learns_when_there_is_something_to_learn(tmp_path: Path):
-    """Dark images are class 0, light ones class 1."""
+LEARNING = {
+    "network": {
+        "privacy": {"batch": 100, "steps": 60, "noise_multiplier": 2.0},
+        "method": {"kind": "network", "width": 4, "learning_rate": 0.01},
+    },
+    "teacher": {"privacy": {"steps": 60, "noise_multiplier": 8.0}, "method": {"teacher": {"directions": 4}}},
+}
+
+
+def test_the_annotator_learns_when_there_is_something_to_learn(tmp_path: Path, kind: str):
+    """Dark images with lying stripes are class 0, light ones with standing stripes class 1."""
     random = np.random.default_rng(0)
     labels = random.integers(0, 2, 400)
-    images = (random.integers(0, 100, (400, 8, 8)) + 150 * labels[:, None, None]).astype(np.uint8)
+    stripes = np.broadcast_to(50 * (np.arange(8) % 2), (400, 8, 8))
+    stripes = np.where(labels[:, None, None] == 1, stripes, stripes.transpose(0, 2, 1))
+    images = (random.integers(0, 50, (400, 8, 8)) + stripes + 150 * labels[:, None, None]).astype(np.uint8)
     data = from_arrays(images, labels, classes=2, records=400)
-    config = {
-        "privacy": {"batch": 100, "steps": 60, "noise_multiplier": 2.0},
-        "method": {"width": 4, "learning_rate": 0.01},
-    }
-    release = annotate(base(), data, BUDGET, tmp_path / "run", TrainOptions(config=config))
-    assert (label_images(release, data.images) == labels).mean() > 0.95
+    release = annotate(base(), data, BUDGET, tmp_path / "run", TrainOptions(config=LEARNING[kind], seed=1))
+    assert (release.label(images) == labels).mean() > 0.95
 
 
 def test_no_release_without_labels_changes_its_config(tmp_path: Path):

@@ -101,12 +101,16 @@ def test_the_sum_is_that_of_every_records_clipped_gradient_bias_included(cached,
     assert (clipped - expected).norm() > 0.1 * expected.norm(), "some rows are longer than the bound"
 
 
-def test_sums_of_many_records_are_added_in_double_precision(mechanism, monkeypatch):
-    """However many there are at a time, single precision sums at most a thousand."""
-    features, labels, weights = drawn(40, 6)
-    expected = softmax_gradients(mechanism, weights, SoftmaxRows(features, labels))
-    monkeypatch.setattr(training, "_SUMMED", 8)
-    assert (softmax_gradients(mechanism, weights, SoftmaxRows(features, labels)) - expected).norm() < 1e-6
+def test_a_record_less_moves_the_sum_of_very_many_by_its_own_part_alone(mechanism):
+    """All later records move to other places; what single precision rounds by place would add up over so many."""
+    some, _, weights = drawn(1024, 6)
+    features, labels = some.repeat(50, 1), torch.zeros(51_200, dtype=torch.long)
+    whole, without, alone = (
+        softmax_gradients(mechanism, weights, SoftmaxRows(features[part], labels[part]))
+        for part in (slice(None), slice(1, None), slice(1))
+    )
+    assert (whole - without - alone).norm() < 1e-8
+    assert alone.norm() > 0.1
 
 
 def test_the_bias_counts_in_the_norm(mechanism):
