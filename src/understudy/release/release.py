@@ -247,7 +247,7 @@ def _planes(images: Images, shape: tuple[int, int, int]) -> Images:
             f"{', '.join(str(side) for side in expected)}); bring them into that form first"
         )
     planes = images[:, None] if channels == 1 else images.transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(planes)
+    return np.require(planes, requirements=("C", "W"))  # a tensor shares its memory, and takes none that is read-only
 
 
 def build_release(
