@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import struct
+import tarfile
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -61,6 +62,69 @@ def _encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
     stream = io.BytesIO()
     image.save(stream, kind, **options)
     return stream.getvalue()
+
+
+def tables() -> list[bytes]:
+    """CSV tables of pictures beside them."""
+    return [b"path,label,who\na.png,cat,1\na.png,dog,2\n", b"file_name;class;who\na.png;0;x\n", b"path\ta\nb.png\t1\n"]
+
+
+def parquet_tables() -> list[bytes]:
+    """Parquet tables of bytes, of paths, and as Hugging Face stores images."""
+    import pyarrow
+    from pyarrow import parquet
+
+    found, picture = [], pictures()[0]
+    for content in (
+        {"image": [picture, picture], "label": [0, 1], "who": ["a", "b"]},
+        {"path": ["a.png"], "label": ["cat"], "who": [1]},
+        {"image": [{"bytes": picture, "path": "a.png"}], "label": [2.0], "who": [5]},
+    ):
+        stream = io.BytesIO()
+        parquet.write_table(pyarrow.table(content), stream)
+        found.append(stream.getvalue())
+    return found
+
+
+def shards() -> list[bytes]:
+    """WebDataset archives, packed or not."""
+    found, members = (
+        [],
+        {"1.png": pictures()[0], "1.cls": b"1", "2.png": pictures()[0], "2.json": b'{"label": 2, "who": 3}'},
+    )
+    for mode in ("w", "w:gz"):
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode=mode) as archive:  # type: ignore[call-overload]
+            for name, content in members.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+        found.append(stream.getvalue())
+    return found
+
+
+def scans() -> list[bytes]:
+    """DICOM files: grey with 8 and 16 bits, and colour."""
+    from pydicom.dataset import FileDataset, FileMetaDataset
+    from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage
+
+    found = []
+    for pixels in (_PIXELS[0], _PIXELS[0].astype(np.int16) * 9, np.stack([_PIXELS[0]] * 3, axis=-1)):
+        meta = FileMetaDataset()
+        meta.TransferSyntaxUID, meta.MediaStorageSOPClassUID = ExplicitVRLittleEndian, SecondaryCaptureImageStorage
+        meta.MediaStorageSOPInstanceUID = "1.2.3"
+        scan = FileDataset("scan", {}, file_meta=meta, preamble=b"\0" * 128)
+        scan.PatientID, scan.PatientName = "7", "Mustermann^Erika"
+        scan.Rows, scan.Columns, scan.SamplesPerPixel = *pixels.shape[:2], 1 if pixels.ndim == 2 else 3
+        scan.PhotometricInterpretation = "MONOCHROME2" if pixels.ndim == 2 else "RGB"
+        scan.PlanarConfiguration, scan.PixelRepresentation = 0, int(pixels.dtype.kind == "i")
+        scan.BitsAllocated = scan.BitsStored = 8 * pixels.dtype.itemsize
+        scan.HighBit, scan.RescaleSlope, scan.RescaleIntercept = scan.BitsStored - 1, "1", "-10"
+        scan.PixelData = pixels.tobytes()
+        stream = io.BytesIO()
+        scan.save_as(stream)
+        found.append(stream.getvalue())
+    return found
 
 
 def idx_images() -> list[bytes]:

@@ -6,10 +6,11 @@ A target returns, or raises an ``UnderstudyError``; anything else is a finding.
 from __future__ import annotations
 
 import hashlib
+import io
 import random
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -118,6 +119,41 @@ def _picture(content: bytes, folder: Path) -> None:
     read_folder(folder, None, source_options(size=(8, 8), channels=1))
 
 
+def _table(content: bytes, folder: Path, name: str = "table.csv") -> None:
+    """A table of the picture beside it, by itself and with people."""
+    (folder / name).write_bytes(content)
+    (folder / "a.png").write_bytes(seeds.pictures()[0])
+    people = source_options(person="column:who", nominal_people=2, class_names=("cat", "dog"), skip_broken=1)
+    with suppress(UnderstudyError):
+        load(folder / name, records=3, options=people)
+    load(folder / name, records=3, classes=2)
+
+
+def _parquet(content: bytes, folder: Path) -> None:
+    _table(content, folder, "table.parquet")
+
+
+def _shard(content: bytes, folder: Path) -> None:
+    _table(content, folder, "shard.tar")
+
+
+def _scan(content: bytes, folder: Path) -> None:
+    """A DICOM file with a patient in it, whose name must stand in no sentence."""
+    (folder / "scan.dcm").write_bytes(content)
+    said, refusal = io.StringIO(), None
+    for declared in ({"person": "column:PatientID", "nominal_people": 2}, {"window": (40, 400)}):
+        with redirect_stderr(said):
+            try:
+                load(folder, records=3, options=source_options(**declared))
+            except UnderstudyError as error:
+                refusal = error
+                said.write(str(error))
+    if "Erika" in said.getvalue():
+        raise ValueError("a patient is quoted")
+    if refusal is not None:
+        raise refusal
+
+
 def _idx(content: bytes, folder: Path) -> None:
     (folder / "images-idx3-ubyte").write_bytes(content)
     load(folder / "images-idx3-ubyte", records=3, options=source_options())
@@ -181,6 +217,10 @@ TARGETS = {
         Target("signature", signatures.signatures, (*_JSON, signatures.restate), 5_000, signatures.check),
         Target("npz", seeds.archives, (mutate_bytes, mutate_archive, mutate_archive), 14_000, _archive),
         Target("picture", seeds.pictures, (mutate_bytes,), 18_000, _picture),
+        Target("table", seeds.tables, (mutate_bytes, nest), 4_000, _table),
+        Target("parquet", seeds.parquet_tables, (mutate_bytes,), 4_000, _parquet),
+        Target("shard", seeds.shards, (mutate_bytes,), 4_000, _shard),
+        Target("scan", seeds.scans, (mutate_bytes,), 4_000, _scan),
         Target("idx", seeds.idx_images, (mutate_bytes,), 6_000, _idx),
         Target("idx-labels", seeds.idx_labels, (mutate_bytes,), 3_000, _idx_labels),
         Target("leaf", seeds.writers, _JSON, 1_500, _leaf),

@@ -142,6 +142,17 @@ def test_broken_files_are_named_without_a_word_from_within(tmp_path: Path, capsy
     assert "e.dcm: 2 frames; save each as a file of its own" in refused(tmp_path, window=(40, 400))
 
 
+def test_text_that_damage_put_where_pixels_are_described_is_not_quoted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.dcm", np.zeros((8, 8, 3), dtype=np.uint8), PhotometricInterpretation="ERIKA M")
+    assert "ERIKA" not in refused(tmp_path)
+    write(path, scan(), RescaleSlope="1.25")
+    damaged = path.read_bytes().replace(b"1.25", b"Erik")
+    path.write_bytes(damaged)
+    sentence = refused(tmp_path, window=(40, 400))
+    assert "a.dcm: corrupt or not a DICOM file" in sentence
+    assert "Erik" not in sentence
+
+
 def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.dcm", scan())
     monkeypatch.setitem(__import__("sys").modules, "pydicom", None)

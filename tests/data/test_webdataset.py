@@ -85,7 +85,7 @@ def test_shards_in_a_folder(tmp_path: Path) -> None:
         ({"2.png": b"junk", "2.cls": b"0"}, "x.tar: 2.png: corrupt or not a PNG or JPEG image"),
         ({"2.png": png(2), "2.json": b"{"}, "x.tar: 2.json cannot be read as text"),
         ({"2.png": png(2), "2.json": b"[1]"}, "x.tar: 2.json cannot be read as text"),
-        ({"2.png": png(2), "2.cls": b""}, "2: no label in 'cls'"),
+        ({"2.png": png(2), "2.cls": b""}, "x.tar: 2.png: no label in 'cls'"),
     ],
 )
 def test_broken_records_are_named_and_can_be_skipped(tmp_path: Path, members: dict[str, bytes], sentence: str) -> None:

@@ -18,7 +18,7 @@ from understudy.data.domain import Declared
 from understudy.data.folder import sub_folders
 from understudy.data.pictures import Broken, Item, decoded, describe, quiet_decoders, shown
 from understudy.data.sources import entered, existing, items_of, read_arrays
-from understudy.errors import InputError
+from understudy.errors import InputError, one_line
 
 STAMP = "private: read from the records without noise, for the eyes of their owner"
 _MOST_CLASSES = 50
@@ -55,7 +55,7 @@ class SourceCheck:
             found.append(
                 "  classes (--classes N), people (--declare person=folder:1) or clients (--declare clients=true)"
             )
-        return found + [f"broken: {sentence}" for sentence in self.broken]
+        return [one_line(line) for line in (*found, *(f"broken: {sentence}" for sentence in self.broken))]
 
 
 def _unusual(words: str) -> bool:

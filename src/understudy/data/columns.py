@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from understudy.data.dataset import check_column, check_label_range
 from understudy.data.domain import Place, parse_place
-from understudy.errors import InputError
+from understudy.errors import InputError, one_line
 
 IMAGE_NAMES = ("x", "images", "image", "img", "imgs", "data", "X", "pixels")
 LABEL_NAMES = ("y", "labels", "label", "targets", "target", "classes", "class", "Y")
@@ -28,7 +28,7 @@ Locator = Callable[[str, Sequence[str]], str]  # (what the file is called, its f
 
 def tell(sentence: str) -> None:
     """Say something to the owner of the data, on stderr."""
-    print(f"understudy: {sentence}", file=sys.stderr)
+    print(f"understudy: {one_line(sentence)}", file=sys.stderr)
 
 
 # Places

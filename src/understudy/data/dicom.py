@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +60,11 @@ def decode_dicom(name: str, content: Path | bytes, options: SourceOptions) -> ND
     Privacy: only elements that describe pixels are parsed, so no name, number or date of a patient is ever read, let
     alone copied. The window is declared, not taken from the file.
     """
-    dataset = _read(name, content, _PIXEL_TAGS)
+    with _nothing_quoted(name):
+        return _decoded(name, _read(name, content, _PIXEL_TAGS), options)
+
+
+def _decoded(name: str, dataset: Dataset, options: SourceOptions) -> NDArray[np.uint8]:
     frames = int(dataset.get("NumberOfFrames") or 1)
     if frames != 1:
         raise InputError(f"{name}: {frames} frames; save each as a file of its own")
@@ -79,10 +85,22 @@ def tag_of(name: str, content: Path | bytes, keyword: str) -> str:
     """
     with warnings.catch_warnings():  # which may quote the value
         warnings.simplefilter("ignore")
-        value = _read(name, content, [keyword]).get(keyword)
-    if value is None or not str(value):
+        with _nothing_quoted(name):
+            value = str(_read(name, content, [keyword]).get(keyword) or "")
+    if not value:
         raise InputError(f"{name}: has no element {keyword}; remove the file, or say otherwise who is in it")
-    return str(value)
+    return value
+
+
+@contextmanager
+def _nothing_quoted(name: str) -> Iterator[None]:
+    """What goes wrong inside is one sentence without a word of the file: a damaged one may hold a name anywhere."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # in a damaged file any element may be anything
+        raise InputError(f"{name}: corrupt or not a DICOM file ({type(error).__name__}); repair or remove it") from None
 
 
 def _read(name: str, content: Path | bytes, keywords: list[str]) -> Dataset:
@@ -90,19 +108,18 @@ def _read(name: str, content: Path | bytes, keywords: list[str]) -> Dataset:
         import pydicom
     except ImportError:
         raise InputError(f"{name}: DICOM needs pydicom; install it with pip install 'understudy[medical]'") from None
-    try:
-        stream = content if isinstance(content, Path) else BytesIO(content)
-        return pydicom.dcmread(stream, specific_tags=list(keywords))
-    except Exception as error:  # an error's words may quote an element, so its kind must do
-        raise InputError(f"{name}: corrupt or not a DICOM file ({type(error).__name__}); repair or remove it") from None
+    stream = content if isinstance(content, Path) else BytesIO(content)
+    return pydicom.dcmread(stream, specific_tags=list(keywords))
 
 
 def _pixels(name: str, dataset: Dataset) -> NDArray[Any]:
     try:
         pixels: NDArray[Any] = dataset.pixel_array
     except Exception as error:
+        from pydicom.uid import UID_dictionary
+
         syntax = getattr(getattr(dataset, "file_meta", None), "TransferSyntaxUID", None)
-        kind = getattr(syntax, "name", None) or "unknown"
+        kind = UID_dictionary[syntax][0] if syntax in UID_dictionary else "nobody knows what"
         raise InputError(
             f"{name}: its pixels cannot be decoded ({type(error).__name__}, stored as {kind}); repair it, store it"
             " uncompressed, or install a decoder such as pylibjpeg"
@@ -120,7 +137,7 @@ def _colour(name: str, pixels: NDArray[Any], interpretation: str) -> NDArray[np.
 
         pixels = convert_color_space(pixels, interpretation, "RGB")
     elif interpretation != "RGB":
-        raise InputError(f"{name}: colours as {interpretation or 'nothing'}; convert it to RGB")
+        raise InputError(f"{name}: colours that are neither RGB nor YBR; convert it to RGB")
     return np.ascontiguousarray(pixels, dtype=np.uint8)
 
 

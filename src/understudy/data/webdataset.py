@@ -40,8 +40,8 @@ def tar_items(paths: Sequence[Path], options: SourceOptions) -> Iterator[Item]:
                 yield Item(
                     f"{name}.{image}",
                     members[image],
-                    None if options.unlabelled else _value("label", options.label, key, image, fields),
-                    _value("person", options.person, key, image, fields),
+                    None if options.unlabelled else _value("label", options.label, f"{name}.{image}", fields),
+                    _value("person", options.person, f"{name}.{image}", fields),
                     _first(fields, CLIENT_NAMES, name, "client") if options.clients else None,
                 )
             except InputError as error:
@@ -92,13 +92,15 @@ def _fields(name: str, members: Mapping[str, bytes]) -> dict[str, Any]:
     return fields
 
 
-def _value(what: str, declared: str | None, key: str, image: str, fields: Mapping[str, Any]) -> Value | None:
+def _value(what: str, declared: str | None, name: str, fields: Mapping[str, Any]) -> Value | None:
+    """What a record says of itself; ``name`` is that of its image, after that of the archive."""
     place = None if declared is None else parse_place(declared)
     if place is not None and place.kind != "column":
-        return locator(place, what)(f"{key}.{image}", PurePosixPath(key).parts[:-1])
+        key = name.rpartition(": ")[2]
+        return locator(place, what)(key, PurePosixPath(key).parts[:-1])
     if place is not None:
-        return _first(fields, (place.column, place.column.lower()), key, what)
-    return _first(fields, (_CLASS, *LABEL_NAMES), key, what, needed=False) if what == "label" else None
+        return _first(fields, (place.column, place.column.lower()), name, what)
+    return _first(fields, (_CLASS, *LABEL_NAMES), name, what, needed=False) if what == "label" else None
 
 
 def _first(fields: Mapping[str, Any], names: Sequence[str], where: str, what: str, needed: bool = True) -> Value | None:
