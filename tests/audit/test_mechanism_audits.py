@@ -9,6 +9,7 @@ from understudy.audit.games import CLIP, SampledSum
 from understudy.audit.mechanisms import AuditOptions, audit_mechanism, code_sha256
 from understudy.audit.probes import PROBES, probes_of
 from understudy.engines.dpsgd.batches import PoissonBatches
+from understudy.engines.teacher import training
 from understudy.errors import CheckError, InputError
 from understudy.methods.registry import get_method, method_names
 from understudy.privacy import mechanisms
@@ -34,6 +35,7 @@ def test_every_private_method_has_a_probe_with_a_game_for_each_event():
 
 QUICK_PROBES = {
     ("dp-merf", "default"),
+    ("dp-merf", "with a teacher"),
     ("dpgan", "default"),
     ("gs-wgan", "without an embedding"),
     ("datalens", "default"),
@@ -117,6 +119,26 @@ def _sample_everybody(patch):
 def test_a_broken_mechanism_exceeds_its_claim(method, breaks, monkeypatch):
     breaks(monkeypatch)
     assert audit_mechanism(probe_of(method), BUDGET, QUICK).exceeds
+
+
+def _measure_too_short(patch):
+    """A teacher that takes every record for half as long as it is."""
+    length = training.SoftmaxRows.__init__
+
+    def shorter(self, *arguments):
+        length(self, *arguments)
+        self.lengths = self.lengths / 2
+
+    patch.setattr(training.SoftmaxRows, "__init__", shorter)
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [_measure_too_short, *(pytest.param(each, marks=pytest.mark.slow) for each in (_forget_to_clip, _halve_the_noise))],
+)
+def test_a_broken_teacher_exceeds_its_claim(breaks, monkeypatch):
+    breaks(monkeypatch)
+    assert audit_mechanism(probe_of("dp-merf", "with a teacher"), BUDGET, QUICK).exceeds
 
 
 def test_a_mechanism_that_shares_its_noise_between_rows_is_refused(monkeypatch):

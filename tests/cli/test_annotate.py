@@ -23,7 +23,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(params=list(SETTINGS))
+@pytest.fixture(params=["teacher", pytest.param("network", marks=pytest.mark.slow)])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What the annotator is; few images are drawn to look for classes that a tiny one hardly ever names."""
     monkeypatch.setattr("understudy.models.annotator._DRAWS", 60)

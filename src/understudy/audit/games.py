@@ -28,6 +28,7 @@ from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
 from understudy.engines.dpsgd.batches import PoissonBatches
 from understudy.engines.embedding.means import release_means
+from understudy.engines.teacher.training import SoftmaxRows, softmax_gradients
 from understudy.federated.updates import chosen_clients
 from understudy.files import read_tensors
 from understudy.privacy.budget import NoBudget
@@ -158,6 +159,31 @@ class SampledBlocks:
                 value_dp = mechanism.answer(lengths * direction).value_dp
                 outputs = ((value_dp @ direction).double().numpy() + CLIP) / (2 * CLIP * event.noise_multiplier)
                 ratios += log_ratios(outputs, 1 / event.noise_multiplier, event.sampling.rate)
+        return ratios
+
+
+class TaughtSum:
+    """``softmax_gradients``: a teacher's noisy sums over all records, clipped as outer products.
+
+    The record of trial i has a feature i far longer than the bound and no other. The teacher knows nothing yet, so that
+    it is as wrong about each as it can be in one direction; only the bias is moved by all of them.
+    """
+
+    def play(self, event: Event, included: Included) -> Numbers:
+        """All steps of the plan. Privacy: made-up records."""
+        trials, trials_of = len(included), torch.from_numpy(np.flatnonzero(included))
+        features = torch.zeros(len(trials_of), trials)
+        features[torch.arange(len(trials_of)), trials_of] = TOO_LONG
+        records = SoftmaxRows(features, torch.zeros(len(trials_of), dtype=torch.long))
+        weights, ratios = torch.zeros(2, trials + 1), np.zeros(trials)
+        with bench() as place:
+            planned = place.planned(event, event.count)
+            mechanism = GaussianSum(place.ledger, place.randomness, clip=CLIP, event=planned)
+            for _ in range(event.count):
+                summed = softmax_gradients(mechanism, weights, records)
+                total_dp = mechanism.release(summed, block=event.count).value_dp.numpy()[:, :-1]
+                outputs = (total_dp[1] - total_dp[0]) / 2**0.5 / (CLIP * event.noise_multiplier)
+                ratios += log_ratios(outputs, 1 / event.noise_multiplier)
         return ratios
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from understudy.audit.games import Game, ReleasedEmbedding, SampledBlocks, SampledClients, SampledSum
+from understudy.audit.games import Game, ReleasedEmbedding, SampledBlocks, SampledClients, SampledSum, TaughtSum
 from understudy.audit.query_games import ClientParts, MessageAnswers, RevealedAnswers, RoutedAnswers, Votes
 from understudy.data.domain import Domain
 from understudy.errors import InputError
@@ -47,6 +47,18 @@ class Probe:
 
 PROBES = (
     Probe("dp-merf", (ReleasedEmbedding(),)),
+    Probe(
+        "dp-merf",
+        (ReleasedEmbedding(), TaughtSum()),
+        {"privacy": {"teacher_share": 0.8, "teacher_steps": 3}},
+        variant="with a teacher",
+    ),
+    Probe(
+        "dp-merf",
+        (ReleasedEmbedding(), SampledSum()),
+        {"privacy": {"teacher_share": 0.8, "teacher_steps": 3, "teacher_batch": 20}, "teacher": {"kind": "network"}},
+        variant="with a network as its teacher",
+    ),
     Probe("dp-hp", (ReleasedEmbedding(),)),
     Probe("dp-merf-ae", (SampledSum(), ReleasedEmbedding()), {"privacy": _POISSON}),
     Probe("dp-sinkhorn", (SampledBlocks(), ReleasedEmbedding()), {"privacy": _POISSON}),
