@@ -197,6 +197,32 @@ def test_a_certificate_without_the_events_of_one_of_them_is_noticed(copied, gone
     assert [check.name for check in verify(copied).checks if not check.passed] == ["plan"]
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda config: config["method_config"]["privacy"].update(teacher_share=0.0), "does not plan"),
+        (lambda config: config["method_config"]["teacher"].update(width=7), "another than the config plans"),
+        (lambda config: config["method_config"]["privacy"].update(teacher_steps=None), "teacher_steps open"),
+    ],
+    ids=["no teacher planned", "another teacher", "steps left open"],
+)
+def test_a_teacher_that_the_config_does_not_plan_is_not_verified(copied, change, words):
+    """Without the teacher's events all else would agree: what is held must be what was paid for."""
+    edit_json(copied / "config.json", change)
+
+    def forge(certificate: dict[str, Any]) -> None:
+        certificate["config_sha256"] = file_sha256(copied / "config.json")
+        if words == "does not plan":
+            certificate["events"] = [event for event in certificate["events"] if event["purpose"] != PURPOSE]
+
+    edit_json(copied / "certificate.json", forge)
+    result = verify(copied)
+    (found,) = [check for check in result.checks if not check.passed]
+    assert found.name == "plan"
+    assert words in found.detail
+    assert result.verdict != "verified"
+
+
 def test_a_release_from_before_there_were_teachers_plans_what_it_did(tmp_path):
     """Its config names none of this."""
     tiny_train("dp-merf", tiny_data(), tmp_path / "run")

@@ -18,8 +18,8 @@ from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.teacher.config import Calibrate, PrivateTeacherConfig, TaughtPrivacy
 from understudy.errors import BudgetError, InputError
-from understudy.methods.base import Method, SampledPrivacy, finish_plan
-from understudy.methods.config import build_config
+from understudy.methods.base import Method, SampledPrivacy, finish_plan, of_people
+from understudy.methods.config import build_config, left_open
 from understudy.methods.registry import ANNOTATED, get_method, method_names
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
@@ -250,7 +250,15 @@ def planned_events(config: Mapping[str, Any], domain: Domain, budget: Budget) ->
     if settings.privacy.noise_multiplier is None:
         raise InputError("config: the noise of the generator is not stated, so it plans any")
     plan, decided = method.plan(settings, made.domain, budget), _decided(annotator, domain, _nothing_to_calibrate)
-    return [_event(decided, domain, annotator.privacy.noise_multiplier), *plan.events]
+    if noise := left_open(settings.model_dump(), plan.config.model_dump()):
+        raise InputError(f"config: {noise} of the generator is not stated, so it plans any")
+    return [of_people(_event(decided, domain, annotator.privacy.noise_multiplier), domain), *plan.events]
+
+
+def planned_classifier(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The teacher that the config of an annotated release plans, as a release says it; None: a network on pixels."""
+    method = _parts(config)[1].method
+    return method.teacher.released() if method.kind == "teacher" else None
 
 
 def generator_domain(config: Mapping[str, Any]) -> Domain:

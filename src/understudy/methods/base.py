@@ -137,13 +137,13 @@ def with_least_noise(
     config, teacher = with_teacher(config, domain, budget)
 
     def together(noise_multiplier: float) -> tuple[Event, ...]:
-        return tuple(_of_people(event, domain) for event in (*events(noise_multiplier), *teacher))
+        return tuple(of_people(event, domain) for event in (*events(noise_multiplier), *teacher))
 
     noise_multiplier = config.privacy.noise_multiplier or accounting.calibrate(together, budget)
     return config.with_noise(noise_multiplier), together(noise_multiplier)
 
 
-def _of_people(event: Event, domain: Domain) -> Event:
+def of_people(event: Event, domain: Domain) -> Event:
     """The event of a central method, whose unit is a person where people are declared."""
     return event if domain.nominal_people is None else event.model_copy(update={"unit": domain.unit})
 

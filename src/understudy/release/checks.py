@@ -7,14 +7,16 @@ beside it, and that is looked for here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from understudy.configs import MethodConfig
 from understudy.data.domain import Domain
+from understudy.engines.teacher.config import TaughtConfig
 from understudy.errors import InputError, UnderstudyError
-from understudy.methods.config import build_config
+from understudy.methods.config import build_config, left_open
 from understudy.methods.registry import ANNOTATED, get_method, method_names
 from understudy.privacy import accounting
 from understudy.privacy.audits import AuditRecord
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from understudy.release.contents import ReleaseConfig
 
 Value = TypeVar("Value")
+_ANNOTATED_KIND = "annotated"  # of a generator with a classifier beside it (``models/generator.py``)
 
 
 @dataclass(frozen=True)
@@ -105,8 +108,9 @@ def replay(config: ReleaseConfig, certificate: Certificate) -> Promise:
     if settings.privacy.noise_multiplier is None:
         raise Missing("the config leaves the noise open, so it plans any")
     plan = method.plan(settings, config.domain, budget)
-    if noise := _left_open(settings.model_dump(), plan.config.model_dump()):
+    if noise := left_open(settings.model_dump(), plan.config.model_dump()):
         raise Missing(f"the config leaves {noise} open, so it plans any")
+    _check_classifier(config, _planned_classifier(plan.config))
     return Promise(
         events=plan.events,
         viewers=method.viewers(plan.config, config.domain),
@@ -117,22 +121,34 @@ def replay(config: ReleaseConfig, certificate: Certificate) -> Promise:
     )
 
 
-def _left_open(stated: Mapping[str, Any], decided: Mapping[str, Any]) -> str | None:
-    """The noise that a config does not state, so that it was decided here to fit what is claimed."""
-    for name, value in decided.items():
-        if isinstance(value, Mapping):
-            found = _left_open(stated.get(name) or {}, value)
-            if found:
-                return found
-        elif name.endswith("noise_multiplier") and value is not None and stated.get(name) is None:
-            return name
+def _planned_classifier(config: MethodConfig) -> dict[str, Any] | None:
+    """The classifier that a plan pays for, as a release describes it; None where there is none."""
+    if isinstance(config, TaughtConfig) and config.privacy.teacher_share:
+        return config.teacher.released()
     return None
 
 
+def _check_classifier(config: ReleaseConfig, planned: dict[str, Any] | None) -> None:
+    """That a classifier beside the generator is the one that the events paid for."""
+    if config.generator.kind != _ANNOTATED_KIND:
+        return
+    held = getattr(config.generator, "teacher", None)
+    if planned is None:
+        raise InputError("there is a classifier beside the generator, which the config does not plan")
+    if held is None or held.model_dump() != planned:
+        raise InputError("the classifier beside the generator is another than the config plans")
+
+
 def _annotated_promise(config: ReleaseConfig, budget: Budget) -> Promise:
-    from understudy.methods.annotation import planned_events
+    from understudy.methods.annotation import planned_classifier, planned_events
 
     events = planned_events(config.method_config, config.domain, budget)
+    planned = planned_classifier(config.method_config)
+    if config.generator.kind != _ANNOTATED_KIND:
+        raise InputError("the release is annotated, but there is no classifier beside the generator")
+    on_pixels = planned is None and getattr(config.generator, "teacher", None) is None
+    if not on_pixels:
+        _check_classifier(config, planned)
     drawing = get_method(config.method_config["generator"]["method"])
     return Promise(tuple(events), (Viewer(),), (*NOT_COVERED, *drawing.not_covered))
 
@@ -206,7 +222,8 @@ def compare_facts(config: ReleaseConfig, certificate: Certificate) -> str:
     return f"{len(declared)} declared facts are listed as assumed public"
 
 
-_DECLARED = ("nominal_records", "nominal_clients", "nominal_people", "classes", "class names", "shape", "range")
+_NUMBERS = ("nominal_records", "nominal_clients", "nominal_people", "skip_broken")
+_DECLARED = (*_NUMBERS, "classes", "class names", "shape", "range")
 
 
 def units_protected(guarantee: Guarantee, config: ReleaseConfig) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field
 
@@ -110,6 +110,10 @@ class PrivateTeacherConfig(Config):
                 "too small for them; pass 2, or leave it out"
             )
         return self.scales or (3 if wide_enough and largest > _LARGEST_FOR_TWO_SCALES else 2)
+
+    def released(self) -> dict[str, Any]:
+        """What a release says of its teacher, as plain data."""
+        return {"kind": self.kind, "scales": self.scales or 2, "directions": self.directions, "width": self.width}
 
     def costs(self, privacy: TaughtPrivacy, domain: Domain) -> Costs:
         """What the teacher adds: features of all records, kept in half precision, and its steps."""

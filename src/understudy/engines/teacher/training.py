@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from understudy.engines.dpsgd.products import arithmetic
-from understudy.engines.dpsgd.step import Inputs, PrivateStep, StepOptions
+from understudy.engines.dpsgd.step import Inputs, PrivateStep, StepOptions, step_precision
 from understudy.engines.records import Examples, People, Records, load_batch
 from understudy.engines.teacher.config import CLIP, IMAGES_PER_PERSON, MOMENTUM, PrivateTeacherConfig
 from understudy.errors import BudgetError, InputError
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _KEPT = 20  # times that the state is written, and so the ledger
 _HEAD = "head."  # of the names of a network's weights
 _CACHED, _CACHED_ON_GPU = 2**19, 2**28  # numbers of features in one product
-_SUMMED = 1024  # records at most in a sum of single precision; such sums are added up in double precision
 _CHUNK = 500  # images whose features are computed at a time
+_REPORTS = 20  # while they are
 
 
 def train_teacher(run: Run, config: PrivateTeacherConfig, event: Event, clip: float = CLIP) -> Teacher:
@@ -78,9 +78,7 @@ def new_teacher(domain: Domain, config: PrivateTeacherConfig) -> Teacher:
 
 def model_config(config: PrivateTeacherConfig) -> TeacherModelConfig:
     """What a release says of its teacher."""
-    return TeacherModelConfig(
-        kind=config.kind, scales=config.scales or 2, directions=config.directions, width=config.width
-    )
+    return TeacherModelConfig.model_validate(config.released())
 
 
 def _kept_state(path: Path, account: Account) -> dict[str, Tensor] | None:
@@ -102,6 +100,20 @@ def _kept_state(path: Path, account: Account) -> dict[str, Tensor] | None:
 # The records, as the teacher sees them
 
 
+def _number_type(run: Run) -> torch.dtype:
+    return torch.bfloat16 if step_precision(run) == "bf16" else torch.float32
+
+
+def _in_full_chunks(scattering: Scattering, images_private: Tensor) -> Tensor:
+    """Features of at most a chunk of images, always computed as of a whole one: shapes do not follow the records."""
+    missing = _CHUNK - len(images_private)
+    if images_private.is_cuda:  # elsewhere features are the same in any company, as tests show
+        filling = images_private.new_zeros(missing, *images_private.shape[1:])
+        images_private = torch.cat([images_private, filling])
+    features: Tensor = scattering(images_private)
+    return features[: _CHUNK - missing]
+
+
 class FeatureRecords(Records):
     """Scattering features of all private records, in half precision, with an empty record at the end.
 
@@ -109,16 +121,18 @@ class FeatureRecords(Records):
     """
 
     def __init__(self, run: Run, scattering: Scattering) -> None:
-        count = len(run.data)
+        count, self._type = len(run.data), _number_type(run)
         self.features = torch.zeros(
             (count + 1, scattering.maps, *scattering.grid), dtype=torch.float16, device=run.device
         )
         self.labels = torch.zeros(count + 1, dtype=torch.long, device=run.device)
-        for start in range(0, count, _CHUNK):
-            chunk = slice(start, min(count, start + _CHUNK))
-            images_private, labels_private = load_batch(run.data, chunk, run.device)
-            self.features[chunk], self.labels[chunk] = scattering(images_private).half(), labels_private
-            run.prepare(teacher_features=chunk.stop / count)
+        for part in range(_REPORTS):  # as many reports of the same values, however many records there are
+            for start in range(part * count // _REPORTS, (part + 1) * count // _REPORTS, _CHUNK):
+                chunk = slice(start, min((part + 1) * count // _REPORTS, start + _CHUNK))
+                images_private, labels_private = load_batch(run.data, chunk, run.device)
+                self.features[chunk] = _in_full_chunks(scattering, images_private).half()
+                self.labels[chunk] = labels_private
+            run.prepare(teacher_features=(part + 1) / _REPORTS)
         self.people = None
         if run.plan.domain.unit == "person":
             self.people = People.of(run.data, run.device, IMAGES_PER_PERSON)
@@ -131,7 +145,8 @@ class FeatureRecords(Records):
 
     def _rows(self, records_private: Tensor) -> tuple[Tensor, Tensor | None]:
         """Features and labels of some records."""
-        return self.features.index_select(0, records_private).float(), self.labels.index_select(0, records_private)
+        features = self.features.index_select(0, records_private).to(self._type)
+        return features, self.labels.index_select(0, records_private)
 
 
 class SoftmaxRows:
@@ -151,7 +166,6 @@ class SoftmaxRows:
         """Rows, labels and lengths, always equally many at a time; a row that fills up has no length."""
         count, width = self.features.shape
         at_once = max(1, (_CACHED_ON_GPU if self.features.is_cuda else _CACHED) // width)
-        at_once -= at_once % _SUMMED if at_once > _SUMMED else 0
         for start in range(0, count, at_once):
             chunk = slice(start, start + at_once)
             rows, labels, lengths = self.features[chunk].float(), self.labels[chunk], self.lengths[chunk]
@@ -176,7 +190,9 @@ def softmax_gradients(mechanism: GaussianSum, weights: Tensor, records: SoftmaxR
     Privacy: a record's gradient depends on that record and on the (sanitized) weights alone. Its norm is that of the
     error times that of the features *and the one of the bias*, so scaling the error by C / norm clips the whole outer
     product: adding or removing a record moves the sum by at most C (add-remove, sensitivity "C"). A record that is not
-    finite adds nothing, whatever it holds. For people see ``_add_people``.
+    finite adds nothing, whatever it holds. The sum is one of double precision: a removed record moves all later ones
+    to other places, and single precision rounds by place, which adds up over many records. For people see
+    ``_add_people``.
     """
     total = torch.zeros(weights.shape, dtype=torch.float64, device=weights.device)
     with arithmetic("fp32"):
@@ -187,11 +203,9 @@ def softmax_gradients(mechanism: GaussianSum, weights: Tensor, records: SoftmaxR
             errors = _errors(weights, features, labels)
             norms = torch.linalg.vector_norm(errors, dim=1, dtype=torch.float64) * lengths
             factors = mechanism.clip_factors(norms, lengths != 0)[:, None]
-            errors = torch.where(factors > 0, errors * factors, 0.0).float()
-            parts = (max(1, len(errors) // _SUMMED), -1)
-            sums = torch.bmm(errors.unflatten(0, parts).mT, features.unflatten(0, parts))
-            total[:, :-1] += sums.sum(dim=0, dtype=torch.float64)
-            total[:, -1] += errors.sum(dim=0, dtype=torch.float64)
+            errors = torch.where(factors > 0, errors * factors, 0.0)
+            total[:, :-1].addmm_(errors.T, features.double())
+            total[:, -1] += errors.sum(dim=0)
     return total
 
 
