@@ -68,7 +68,7 @@ def test_the_release_in_the_folder_is_the_one_that_is_returned(tmp_path):
 def test_runtime_settings_stay_out_of_the_release(tmp_path):
     release = tiny_train(METHOD, tiny_data(), tmp_path / "run")
     config = json.loads((tmp_path / "run" / "release" / "config.json").read_text())
-    assert set(config["method_config"]) == set(release.method_config) == {"privacy", "method"}
+    assert set(config["method_config"]) == set(release.method_config) == {"privacy", "method", "teacher"}
 
 
 def test_a_certificate_says_what_it_rests_on_and_what_it_does_not_cover(tmp_path):

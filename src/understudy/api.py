@@ -6,9 +6,8 @@ is needed, so that bad input is refused at once.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,9 @@ from understudy.configs import MethodConfig
 from understudy.data.dataset import ImageDataset, check_enrolled
 from understudy.data.domain import Domain
 from understudy.data.sources import DataOptions
-from understudy.engines.teacher.config import TaughtConfig
+from understudy.engines.teacher.config import TaughtConfig, has_teacher
 from understudy.errors import AbortedRun, BudgetError, InputError
-from understudy.files import file_sha256, make_folder, write_text
+from understudy.files import file_sha256, make_folder
 from understudy.methods.base import Method, check_budget, configure
 from understudy.methods.config import build_config, overlay
 from understudy.methods.registry import ANNOTATED, get_method, method_names
@@ -43,20 +42,14 @@ from understudy.runs.loop import Checkpoints, released_weights
 from understudy.runs.run import ProgressListener, Run, latest_checkpoint
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
 
-    from understudy.evaluate.evaluation import EvaluationConfig
-    from understudy.evaluate.parallel import Listeners
     from understudy.methods.annotation import Annotation
     from understudy.models.generator import Generator
-    from understudy.models.teacher import Teacher
     from understudy.progress import Watched
     from understudy.release.release import Release
 
 _FIXED = "--config, --set, --device and --seed"  # what a run that is continued keeps
-_MOST_SAMPLES = 60_000  # drawn to be scored, unless more are asked for
 
 
 @dataclass(frozen=True)
@@ -131,7 +124,12 @@ def release_early(out: Path | str) -> Release:
         generator = build_generator(read_generator_config(checkpoint.state["generator"]))
         generator.load_state_dict(released_weights(checkpoint))
         method = get_method(description.method)
-        generator = _taught_early(generator, build_config(method.config_type, description.config), folder, description)
+        config = build_config(method.config_type, description.config)
+        if isinstance(config, TaughtConfig) and has_teacher(config):
+            from understudy.engines.teacher.training import kept_teacher, with_teacher
+
+            teacher = kept_teacher(folder.teacher, description.domain, config.teacher)
+            generator = with_teacher(teacher, generator, config.teacher)
         reason = f"released early after step {checkpoint.step}"
         return certify(method, folder, description, ledger, generator, reason)
 
@@ -299,74 +297,6 @@ def continue_run(
         return resume_annotation(data, out, watched) if annotation else resume(data, out, watched)
 
 
-@dataclass(frozen=True)
-class EvaluateOptions:
-    """What is drawn from a release to be scored, with what it is compared, and who hears of it."""
-
-    samples: int | None = None  # None: as many as the declared records
-    temperature: float = 1.0
-    sample_steps: int | None = None  # of a diffusion model; None: its own
-    test_data: str | None = None  # held-out real data; None: the test part of the training data
-    scoring: Callable[[], AbstractContextManager[Listeners | None]] = nullcontext  # entered once all is loaded
-
-
-def evaluate_release(
-    folder: Path | str,
-    source: DataOptions,
-    metrics: Sequence[str],
-    options: EvaluateOptions | None = None,
-    config: EvaluationConfig | None = None,
-) -> dict[str, Any]:
-    """The figures of a release; kept as ``evaluation.json`` in the folder of a run, if images are drawn as usual.
-
-    Privacy: reads real data without noise; the figures carry the stamp ``not private: do not publish``.
-    """
-    from understudy.evaluate.evaluation import EvaluationConfig, evaluate, expand_metrics, own_classifier_figure
-    from understudy.release.release import load
-
-    options, config, run = options or EvaluateOptions(), config or EvaluationConfig(), RunFolder(Path(folder))
-    expand_metrics(metrics)  # a misspelt name is refused before anything is read
-    if options.samples is not None and options.samples < 1:
-        raise InputError(f"samples: {options.samples} images were asked for; pass 1 or more")
-    release = load(run.path)
-    if not release.domain.labelled:
-        raise InputError(
-            f"labels: the release in {folder} has none, but an evaluation needs them; name its images with `annotate`"
-        )
-    held_out, split = source.held_out(options.test_data)
-    train = source.completed_from(release.domain, units=False).load("train")
-    test = held_out.completed_from(release.domain, units=False).load(split)
-    count = options.samples or min(_MOST_SAMPLES, release.domain.nominal_records)
-    with options.scoring() as listeners:
-        watch = None if listeners is None else listeners.counting("images drawn", count)
-        images, labels = release.sample(count, temperature=options.temperature, steps=options.sample_steps, watch=watch)
-        planes = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
-        config = replace(config, classes=release.domain.classes)
-        heard = config if listeners is None else config.heard_by(listeners)
-        result = evaluate(planes, labels, _pair(train), _pair(test), metrics, heard).as_dict()
-    changed = {"temperature": (options.temperature, 1.0), "sample_steps": (options.sample_steps, None)}
-    differing = {name: given for name, (given, usual) in changed.items() if given != usual}
-    result.update(differing)
-    if release.has_classifier:  # a receiver may name images of their own with it
-        own = own_classifier_figure(release.label(_as_drawn(test.images)), _pair(test)[1], config)
-        result["classifier_accuracy"] = own["value"]
-        result["figures"].append(own)
-    if run.begun and not differing:
-        write_text(run.evaluation, json.dumps(result, indent=2) + "\n")
-    return result
-
-
-def _as_drawn(planes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Images (N, C, H, W) in the form in which a release draws them."""
-    return planes[:, 0] if planes.shape[1] == 1 else planes.transpose(0, 2, 3, 1)
-
-
-def _pair(data: ImageDataset) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    if data.labels is None:
-        raise InputError(f"labels: {data.name} has none, but an evaluation needs them; pass labelled real data")
-    return data.images, data.labels
-
-
 # The life of a run
 
 
@@ -446,47 +376,22 @@ def _finish(method: Method, run: Run, options: TrainOptions) -> Release:
         description.identity.remember(run.ledger)
     try:
         with explained_memory_errors(run.device):
-            teacher = _teacher(run)
-            generator = _taught(method.train(run), run.plan.config, teacher)
+            generator = _trained(method, run)
     except AbortedRun as error:
         run.ledger.abort(str(error))
         raise
     return certify(method, run.files, description, run.ledger, generator, run.reason)
 
 
-# The teacher beside a generator
+def _trained(method: Method, run: Run) -> Generator:
+    """What the method trains and, where the plan pays for one, the teacher beside it.
 
-
-def _teacher(run: Run) -> Teacher | None:
-    """The teacher that the plan of a run pays for, if any; it learns first, so that an early release has it too.
-
-    Privacy: see ``train_teacher``.
+    Privacy: as both. The teacher learns first, so that an early release has it too.
     """
-    config = run.plan.config
-    if not isinstance(config, TaughtConfig) or not config.privacy.teacher_share:
-        return None
-    from understudy.engines.teacher.training import train_teacher
+    if not has_teacher(run.plan.config):
+        return method.train(run)
+    from understudy.engines.teacher.training import train_teacher, with_teacher
 
-    return train_teacher(run, config.teacher, run.plan.events[-1])
-
-
-def _taught(generator: Generator, config: MethodConfig, teacher: Teacher | None) -> Generator:
-    """The generator with its teacher beside it."""
-    if teacher is None:
-        return generator
-    assert isinstance(config, TaughtConfig)
-    from understudy.engines.teacher.training import model_config
-    from understudy.models.annotator import named_by
-
-    return named_by(teacher, generator.cpu(), model_config(config.teacher))
-
-
-def _taught_early(
-    generator: Generator, config: MethodConfig, folder: RunFolder, description: RunDescription
-) -> Generator:
-    """The generator of an unfinished run with the teacher that the run has kept."""
-    if not isinstance(config, TaughtConfig) or not config.privacy.teacher_share:
-        return generator
-    from understudy.engines.teacher.training import kept_teacher
-
-    return _taught(generator, config, kept_teacher(folder.teacher, description.domain, config.teacher))
+    config = run.plan.config_as(TaughtConfig)
+    teacher = train_teacher(run, config.teacher, run.plan.events[-1])
+    return with_teacher(teacher, method.train(run), config.teacher)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from understudy import api
 from understudy.cli.main import INTERRUPTED
 from understudy.errors import InputError, InterruptedRun
+from understudy.evaluate import releases
 from understudy.experiments import worker
 from understudy.experiments.points import Task
 from understudy.progress import Audience
@@ -153,14 +153,14 @@ def test_an_interrupted_sweep_says_how_to_continue(
 def test_a_point_that_cannot_be_scored_is_named_and_the_others_are_drawn(
     call: Caller, arguments: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    measure = api.evaluate_release
+    measure = releases.evaluate_release
 
     def fails(folder: Path, *more: object) -> object:
         if folder.name == "method.steps=2":
             raise InputError("labels: class 1 is missing")
         return measure(folder, *more)
 
-    monkeypatch.setattr(api, "evaluate_release", fails)
+    monkeypatch.setattr(releases, "evaluate_release", fails)
     answer = call(*arguments, *TEN, "--over", "method.steps=2,4")
     assert answer.code == 1
     assert "broke down: method.steps=2" in answer.err

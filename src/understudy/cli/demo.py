@@ -79,8 +79,8 @@ def _sample(run: Path, destination: Path) -> None:
 
 
 def _evaluate(run: Path) -> tuple[float, str]:
-    from understudy.api import EvaluateOptions, evaluate_release
     from understudy.data.sources import DataOptions
+    from understudy.evaluate.releases import EvaluateOptions, evaluate_release
     from understudy.progress import show_scoring
 
     drawn = EvaluateOptions(_SAMPLES, scoring=show_scoring)

@@ -73,11 +73,11 @@ def command(
 
     Every score stands beside what chance gives and what real images give in its place, with a verdict in words.
     """
-    from understudy.api import EvaluateOptions, evaluate_release
     from understudy.evaluate.evaluation import EvaluationConfig
     from understudy.evaluate.fid import FidConfig
     from understudy.evaluate.parallel import Crew
     from understudy.evaluate.private_cache import default_folder as private_folder
+    from understudy.evaluate.releases import EvaluateOptions, evaluate_release
     from understudy.files import make_folder, write_text
 
     if to is not None:

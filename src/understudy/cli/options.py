@@ -77,8 +77,7 @@ SampleSteps = Annotated[
     typer.Option("--sample-steps", help="Of a diffusion model: fewer are faster, more are finer. Costs no privacy."),
 ]
 Agree = Annotated[
-    bool,
-    typer.Option("--agree", help="Only images on which generator and teacher agree. Costs no privacy."),
+    bool, typer.Option("--agree", help="Only images on which generator and teacher agree. Costs no privacy.")
 ]
 ReleaseFolder = Annotated[
     Path, typer.Argument(metavar="RELEASE", help="Folder of a release, or of the run that made it.")

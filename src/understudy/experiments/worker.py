@@ -36,6 +36,7 @@ class Turn(NamedTuple):
 def bring_to_end(task: Task, audience: Audience) -> None:
     """Start or continue the run of a point, then evaluate it; what is done already is left as it is."""
     from understudy import api
+    from understudy.evaluate import releases
     from understudy.evaluate.evaluation import EvaluationConfig
     from understudy.evaluate.private_cache import default_folder
 
@@ -47,10 +48,10 @@ def bring_to_end(task: Task, audience: Audience) -> None:
         training = api.TrainOptions(entrant.config, preset=entrant.preset, command=options.command)
         budget = stated_budget(options.epsilon, options.delta)
         api.start_run(entrant.method, options.source, budget, task.folder, training, audience.watch)
-    drawn = api.EvaluateOptions(options.samples, test_data=options.test_data, scoring=audience.scoring)
+    drawn = releases.EvaluateOptions(options.samples, test_data=options.test_data, scoring=audience.scoring)
     config = EvaluationConfig(device=task.device, fast=options.fast, cache=default_folder())
     try:
-        api.evaluate_release(task.folder, options.source, options.metrics, drawn, config)
+        releases.evaluate_release(task.folder, options.source, options.metrics, drawn, config)
     except InputError as error:  # the data were checked before: it is what this generator draws that cannot be scored
         raise CheckError(str(error)) from None
 

@@ -150,6 +150,11 @@ class TaughtConfig(MethodConfig):
 Anything = TypeVar("Anything", bound=MethodConfig)
 
 
+def has_teacher(config: MethodConfig) -> bool:
+    """Whether a config gives a share to a teacher."""
+    return isinstance(config, TaughtConfig) and config.privacy.teacher_share > 0
+
+
 def with_teacher(config: Anything, domain: Domain, budget: Budget) -> tuple[Anything, tuple[Event, ...]]:
     """The config with the teacher's noise, steps and settings filled in, and its event; nothing where it has no share.
 

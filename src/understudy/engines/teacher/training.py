@@ -22,7 +22,8 @@ from understudy.engines.records import Examples, People, Records, load_batch
 from understudy.engines.teacher.config import CLIP, IMAGES_PER_PERSON, MOMENTUM, PrivateTeacherConfig
 from understudy.errors import BudgetError, InputError
 from understudy.files import read_tensors, write_tensors
-from understudy.models.generator import TeacherModelConfig
+from understudy.models.annotator import named_by
+from understudy.models.generator import Generator, TeacherModelConfig
 from understudy.models.scattering import Scattering
 from understudy.models.teacher import Teacher
 from understudy.privacy.events import Event, PoissonSampling
@@ -60,6 +61,13 @@ def train_teacher(run: Run, config: PrivateTeacherConfig, event: Event, clip: fl
     run.lost_steps += event.count - int(kept["steps"])
     _load(teacher, kept)
     return teacher.cpu().eval()
+
+
+def with_teacher(teacher: Teacher | None, generator: Generator, config: PrivateTeacherConfig) -> Generator:
+    """A generator with its teacher beside it, if there is one."""
+    if teacher is None:
+        return generator
+    return named_by(teacher, generator.cpu(), model_config(config))
 
 
 def kept_teacher(path: Path, domain: Domain, config: PrivateTeacherConfig) -> Teacher | None:
