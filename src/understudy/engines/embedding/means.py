@@ -130,14 +130,18 @@ def _add_records(run: Run, embedding: Features, mechanism: GaussianSum, total: T
 def _add_people(run: Run, embedding: Features, mechanism: GaussianSum, total: Tensor) -> None:
     """Every person's sum over classes and features is one row: whoever has many images weighs no more than another.
 
-    Privacy: clipped as one row of classes x features. Class by class, a person in k classes would add sqrt(k) C.
+    Privacy: clipped as one row of classes x features. Class by class, a person in k classes would add sqrt(k) C. Who
+    shares a chunk with whom changes no bit: features are always computed as of a whole micro-batch, since products of
+    few rows are rounded otherwise than those of many.
     """
     classes, features = total.shape
-    at_once = max(1, _NUMBERS_AT_ONCE // total.numel())
-    for records, owners, people in people_in_chunks(run.data, run.plan.config.runtime.micro_batch, at_once):
+    micro_batch, at_once = run.plan.config.runtime.micro_batch, max(1, _NUMBERS_AT_ONCE // total.numel())
+    for records, owners, people in people_in_chunks(run.data, micro_batch, at_once):
         images_private, labels_private = load_batch(run.data, records, run.device)
+        filling = images_private.new_zeros(max(0, micro_batch - len(records)), *images_private.shape[1:])
+        rows = embedding(torch.cat([images_private, filling]))[: len(records)]
         sums = torch.zeros(people * classes, features, device=run.device)
-        sums.index_add_(0, owners.to(run.device) * classes + labels_private, embedding(images_private))
+        sums.index_add_(0, owners.to(run.device) * classes + labels_private, rows)
         mechanism.accumulate(total.view(-1), sums.view(people, -1))
 
 
