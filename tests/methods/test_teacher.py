@@ -102,6 +102,7 @@ def test_both_together_keep_the_budget_and_nearly_exhaust_it(method, share):
     assert (again.config, again.events) == (plan.config, plan.events)
 
 
+@pytest.mark.slow
 def test_without_a_share_noise_is_calibrated_as_it_always_was():
     """The plain Gaussian of epsilon 10 at delta 1e-5 has multiplier 0.5004, whatever is said beside it."""
     (event,) = plan_of("dp-merf", {"privacy": {"teacher_share": 0.0, "teacher_noise_multiplier": 1.0}}).events

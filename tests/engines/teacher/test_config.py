@@ -33,7 +33,7 @@ def test_without_a_share_there_is_no_teacher_and_nothing_changes():
         assert teacher_costs(given, domain(), COSTS) == COSTS
 
 
-@pytest.mark.parametrize(("kind", "share"), [("linear", 0.9), ("network", 0.3)])
+@pytest.mark.parametrize(("kind", "share"), [("linear", 0.9), pytest.param("network", 0.3, marks=pytest.mark.slow)])
 def test_it_takes_its_share_of_epsilon_and_nearly_all_of_it(kind, share):
     decided, (event,) = with_teacher(config(share, {"kind": kind}, steps=50), domain(), BUDGET)
     assert 0.98 * share * 4.0 < accounting.certified_epsilon([event], 1e-5) <= share * 4.0

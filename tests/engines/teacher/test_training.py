@@ -345,7 +345,7 @@ def striped(count: int = 300) -> ImageDataset:
     return from_arrays(images.clip(0, 255).astype(np.uint8), labels, classes=2, records=count)
 
 
-@pytest.mark.parametrize("config", [LINEAR, NETWORK], ids=["linear", "network"])
+@pytest.mark.parametrize("config", [LINEAR, pytest.param(NETWORK, marks=pytest.mark.slow)], ids=["linear", "network"])
 def test_a_teacher_learns_when_there_is_something_to_learn(config, tmp_path):
     data, rate = striped(), PoissonSampling(rate=0.5)
     event = make_event(40, 4.0, sampling=NoSampling() if config.kind == "linear" else rate)
