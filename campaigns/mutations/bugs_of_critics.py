@@ -150,7 +150,7 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "a sampling rate from the true number of records",
         "engines/dpsgd/step.py",
-        "    rate = sampling_rate(options.batch, run.data.domain.nominal_records)\n",
+        "    rate = sampling_rate(options.batch, run.data.domain.nominal_units)\n",
         "    rate = sampling_rate(min(options.batch, len(run.data)), len(run.data))\n",
         f"{_CONFORMANCE}::test_the_declared_number_of_records_is_never_compared_with_the_true_one[20-dpgan]",
     ),
@@ -231,8 +231,8 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "label histogram taken from the data",
         "engines/embedding/means.py",
-        "    return NoisyMeans.from_total(total_dp, embedding.size_share, run.plan.domain.nominal_records)\n",
-        "    means = NoisyMeans.from_total(total_dp, embedding.size_share, run.plan.domain.nominal_records)\n"
+        "    return NoisyMeans.from_total(total_dp, embedding.size_share, run.plan.domain.nominal_units)\n",
+        "    means = NoisyMeans.from_total(total_dp, embedding.size_share, run.plan.domain.nominal_units)\n"
         "    if run.data.labels is None:\n"
         "        return means\n"
         "    counts = torch.bincount(torch.from_numpy(run.data.labels), minlength=len(total_dp)).float()\n"

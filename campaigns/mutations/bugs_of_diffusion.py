@@ -12,7 +12,7 @@ _UNITS = "tests/engines/dpsgd/test_units.py"
 _LOSS = "tests/methods/diffusion/test_denoising.py"
 _CENTRAL = "tests/methods/diffusion/test_central_images.py"
 
-_ENGINE = "PerExampleGradients(network, self._flat, step_precision(run), options.rows)"
+_ENGINE = "PerExampleGradients(network, self._flat, step_precision(run), options.rows * self._together)"
 _WEIGH = (
     "            factors = self._mechanism.clip_factors(norms_private, examples.present)\n"
     "            self._note(norms_private, factors, examples.present)\n"

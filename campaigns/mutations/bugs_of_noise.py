@@ -176,11 +176,11 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "fake labels from the real batch",
         STEP,
-        "            examples = examples.followed_by(self._companions.render(*drawn))\n",
+        "            examples = examples.followed_by(self._companions.render(*drawn).grouped(self._together))\n",
         "            own = examples.labels\n"
         "            if own is not None and len(own):\n"
         "                drawn = (drawn[0], own[torch.arange(len(drawn[1])) % len(own)])\n"
-        "            examples = examples.followed_by(self._companions.render(*drawn))\n",
+        "            examples = examples.followed_by(self._companions.render(*drawn).grouped(self._together))\n",
         "tests/methods/adversarial/test_discriminator.py::"
         "test_the_sum_is_that_of_all_reals_and_of_exactly_as_many_fakes_as_expected_reals",
     ),

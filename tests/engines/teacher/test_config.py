@@ -28,9 +28,15 @@ def config(share: float = 0.25, teacher: dict[str, Any] | None = None, **privacy
 
 
 def test_without_a_share_there_is_no_teacher_and_nothing_changes():
-    for given in (config(0.0), config(0.0, {"kind": "network"}, steps=5)):
-        assert with_teacher(given, domain(classes=None), BUDGET) == (given, ())
-        assert teacher_costs(given, domain(), COSTS) == COSTS
+    given = config(0.0)
+    assert with_teacher(given, domain(classes=None), BUDGET) == (given, ())
+    assert teacher_costs(given, domain(), COSTS) == COSTS
+
+
+@pytest.mark.parametrize("given", [config(0.0, {"kind": "network"}), config(0.0, steps=5)], ids=["kind", "steps"])
+def test_settings_of_a_teacher_that_gets_no_share_are_refused(given):
+    with pytest.raises(InputError, match="no share is given to a teacher"):
+        with_teacher(given, domain(), BUDGET)
 
 
 @pytest.mark.parametrize(("kind", "share"), [("linear", 0.9), pytest.param("network", 0.3, marks=pytest.mark.slow)])

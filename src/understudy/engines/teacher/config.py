@@ -160,7 +160,10 @@ def with_teacher(config: Anything, domain: Domain, budget: Budget) -> tuple[Anyt
 
     Done twice it changes nothing more: what is decided stays.
     """
-    if not isinstance(config, TaughtConfig) or not config.privacy.teacher_share:
+    if not isinstance(config, TaughtConfig):
+        return config, ()
+    if not config.privacy.teacher_share:
+        _check_nothing_set(config)
         return config, ()
     if domain.classes is None:
         raise InputError(
@@ -177,6 +180,17 @@ def with_teacher(config: Anything, domain: Domain, budget: Budget) -> tuple[Anyt
     privacy = privacy.model_copy(update={"teacher_noise_multiplier": noise})
     decided = config.model_copy(update={"privacy": privacy, "teacher": teacher.decided(privacy, domain)})
     return decided, (teacher.event(privacy, domain, noise),)
+
+
+def _check_nothing_set(config: TaughtConfig) -> None:
+    """Refuse settings of a teacher that there is not: they would be recorded and mean nothing."""
+    privacy = config.privacy
+    given = [name for name in ("noise_multiplier", "steps", "batch") if getattr(privacy, f"teacher_{name}") is not None]
+    named = f"privacy.teacher_{given[0]}" if given else "teacher"
+    if given or config.teacher != PrivateTeacherConfig():
+        raise InputError(
+            f"{named}: set, but no share is given to a teacher; pass privacy.teacher_share, or leave it out"
+        )
 
 
 def teacher_costs(config: MethodConfig, domain: Domain, costs: Costs) -> Costs:
