@@ -19,7 +19,7 @@ from understudy.audit.bounds import Numbers
 from understudy.audit.canaries import Canaries, Units, presence
 from understudy.data.dataset import ImageDataset
 from understudy.engines.embedding.means import Embedding
-from understudy.engines.records import load_batch
+from understudy.engines.records import load_batch, people_in_chunks
 from understudy.federated import embedding as client_embeddings
 from understudy.federated.contract import FederatedMethod
 from understudy.files import read_tensors
@@ -30,6 +30,7 @@ from understudy.methods.embedding.hermite import HermiteFeatures
 from understudy.methods.registry import get_method
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import CLASS_MEANS, Event
+from understudy.privacy.mechanisms import clip_rows
 from understudy.privacy.plan import Plan
 from understudy.release.release import Release
 from understudy.runs.folder import RunFolder
@@ -38,6 +39,7 @@ EMBEDDINGS = (CLASS_MEANS, "clients' mean embeddings")
 _SAMPLES = 4000
 _NEAREST = 10
 _LARGEST = 5
+_AT_ONCE = 256  # records, and people
 Features = Callable[[Tensor], Tensor]
 
 
@@ -145,6 +147,8 @@ def embedding_scores(run: AuditedRun, total_dp: Tensor, event: Event) -> Numbers
 
 def _known(run: AuditedRun, features: Features, classes: int) -> Tensor:
     """What the public records add to an embedding: (classes, features)."""
+    if run.data.domain.unit == "person" and not run.implementation.federated:
+        return _known_people(run, features, classes)
     images, labels = load_batch(run.data, slice(None), torch.device("cpu"))
     rows = features(images).double()
     if run.implementation.federated:  # a client's records share its norm, see ``federated.embedding``
@@ -153,6 +157,19 @@ def _known(run: AuditedRun, features: Features, classes: int) -> Tensor:
         of_class = torch.bincount(owners * classes + labels, minlength=len(sizes) * classes)
         rows *= (of_class[owners * classes + labels] * sizes[owners]).double().rsqrt()[:, None]
     return torch.zeros(classes, rows.shape[1], dtype=torch.float64).index_add_(0, labels, rows)
+
+
+def _known_people(run: AuditedRun, features: Features, classes: int) -> Tensor:
+    """The same where a person's records are clipped as one row."""
+    total: Tensor | None = None
+    for records, owners, people in people_in_chunks(run.data, _AT_ONCE, _AT_ONCE):
+        images, labels = load_batch(run.data, records, torch.device("cpu"))
+        rows = features(images).double()
+        sums = torch.zeros(people * classes, rows.shape[1], dtype=torch.float64)
+        sums.index_add_(0, owners * classes + labels, rows)
+        added = clip_rows(sums.view(people, -1), 1.0).sum(dim=0).view(classes, -1)
+        total = added if total is None else total + added
+    return torch.zeros(classes, 1, dtype=torch.float64) if total is None else total
 
 
 def _features(run: AuditedRun) -> Features | None:

@@ -61,7 +61,7 @@ def make_canaries(domain: Domain, count: int, bits: Bits) -> Canaries:
 
 
 def with_canaries(data: ImageDataset, canaries: Canaries, *, as_clients: bool) -> ImageDataset:
-    """Public data and the included canaries as one data set; as clients, each canary is a client of its own.
+    """Public data and the included canaries as one data set; each canary is a client, or a person, of its own.
 
     Declared numbers count half of the canaries, and every one of them as an enrolled client, whoever is included.
     """
@@ -73,12 +73,17 @@ def with_canaries(data: ImageDataset, canaries: Canaries, *, as_clients: bool) -
         enrolled = data.nominal_units("client")
         declared |= {"nominal_clients": enrolled + len(canaries)}
         clients = np.concatenate([owners, enrolled + taken]).astype(np.int64)
+    people = None
+    if data.domain.nominal_people is not None:
+        others = data.unit_of_record("person")
+        declared |= {"nominal_people": data.domain.nominal_people + len(canaries) // 2}
+        people = np.concatenate([others, len(data) + taken]).astype(np.int64)
     labels = None
     if data.labels is not None and canaries.labels is not None:
         labels = np.concatenate([data.labels, canaries.labels[taken]])
     domain = Domain.model_validate(data.domain.model_dump() | declared)
     images = np.concatenate([data.images, canaries.images[taken]])
-    return ImageDataset(f"{data.name} with canaries of an audit", domain, images, labels, clients)
+    return ImageDataset(f"{data.name} with canaries of an audit", domain, images, labels, clients, people)
 
 
 @dataclass(frozen=True)

@@ -140,14 +140,17 @@ def _discriminator(run: Run, audited: AuditedRun) -> Steps:
         def loss(logits: Tensor, _: Tensor) -> Tensor:
             return softplus(-sign * logits) if kind == "logistic" else -sign * logits
 
-        return clip_rows(row_gradients(network, images, labels, loss), options.clip)
+        return row_gradients(network, images, labels, loss)
+
+    together = options.images_per_person if domain.unit == "person" else 1
 
     def rows() -> list[Units]:
-        drawn = fakes.render(*fakes.draw(_FAKES, random))
-        made = gradients(drawn.images, drawn.labels, -1.0)
+        drawn = fakes.render(*fakes.draw(_FAKES * together, random))
+        alone = gradients(drawn.images, drawn.labels, -1.0)
+        made = clip_rows(alone.unflatten(0, (_FAKES, together)).mean(dim=1), options.clip)
         middle = made.mean(dim=0, keepdim=True)
         spread = Units(made - middle, 0.0, (options.batch / _FAKES) ** 0.5)
-        reals = _sampled(run, audited, lambda images, labels: gradients(images, labels, 1.0))
+        reals = _sampled(run, audited, lambda images, labels: gradients(images, labels, 1.0), options.clip)
         return [*reals, Units(middle, float(options.batch), 0.0), spread]
 
     return step.take, rows
@@ -168,18 +171,35 @@ def _autoencoder(run: Run, audited: AuditedRun) -> Steps:
         return binary_cross_entropy_with_logits(raw, images, reduction="none").flatten(1).mean(dim=1)
 
     def gradients(images: Tensor, _: Tensor | None) -> Tensor:
-        return clip_rows(row_gradients(network, images, None, loss), clip)
+        return row_gradients(network, images, None, loss)
 
-    return steps.take, lambda: _sampled(run, audited, gradients)
+    return steps.take, lambda: _sampled(run, audited, gradients, clip)
 
 
-def _sampled(run: Run, audited: AuditedRun, rows: Callable[[Tensor, Tensor | None], Tensor]) -> list[Units]:
-    """Canaries, of which half take part, and public records, both Poisson-sampled."""
+def _sampled(
+    run: Run, audited: AuditedRun, rows: Callable[[Tensor, Tensor | None], Tensor], clip: float
+) -> list[Units]:
+    """Canaries, of which half take part, and public units, both Poisson-sampled.
+
+    A canary is a unit of one image. Of a person a step shows some images, which the attack takes for the mean of all.
+    """
     sampling = run.plan.events[0].sampling
     assert isinstance(sampling, PoissonSampling)
     parts = ((audited.canaries, sampling.rate / 2), (audited.data, sampling.rate))
-    loaded = ((*load_rows(part, _CPU), chance) for part, chance in parts)
-    return [Units.by_coin(rows(images.float() / 255, labels), chance) for images, labels, chance in loaded]
+    found = []
+    for part, chance in parts:
+        images, labels = load_rows(part, _CPU)
+        gradients = rows(images.float() / 255, labels)
+        if part is audited.data and audited.data.domain.unit == "person":
+            gradients = _mean_of_each(gradients, torch.from_numpy(audited.data.unit_of_record("person")))
+        found.append(Units.by_coin(clip_rows(gradients, clip), chance))
+    return found
+
+
+def _mean_of_each(rows: Tensor, owners: Tensor) -> Tensor:
+    """The mean of the rows of each owner, who are numbered from 0 without gaps."""
+    sizes = torch.bincount(owners)
+    return rows.new_zeros(len(sizes), rows.shape[1]).index_add_(0, owners, rows) / sizes[:, None]
 
 
 def row_gradients(network: nn.Module, images: Tensor, labels: Tensor | None, loss: Loss) -> Tensor:

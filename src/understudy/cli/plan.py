@@ -39,6 +39,9 @@ def command(
     clients: Annotated[
         int | None, typer.Option("--clients", help="Enrolled clients, for the federated methods.")
     ] = None,
+    people: Annotated[
+        int | None, typer.Option("--people", help="People whom the images are of, all of a person protected together.")
+    ] = None,
     preset: common.Preset = None,
     config: common.ConfigFile = None,
     settings: common.SetValues = None,
@@ -57,6 +60,7 @@ def command(
     budget = common.parse_budget(implementation, epsilon, delta)
     values = configure(implementation, common.read_settings(config, settings, device), preset)
     declared = [*(declare or ()), *(() if clients is None else ("clients=true", f"nominal_clients={clients}"))]
+    declared += [] if people is None else [f"nominal_people={people}"]
     if classes == 0:
         classes, declared = None, [*declared, "unlabelled=true"]
     given = (records, classes, shape, declared)

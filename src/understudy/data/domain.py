@@ -280,7 +280,7 @@ def require_people(options: SourceOptions) -> int:
     return options.nominal_people
 
 
-def refuse_people(domain: Domain, method: str) -> None:
+def refuse_people(domain: Domain, method: str, protects: str = "single records") -> None:
     """Keep people out of a training that does not protect them.
 
     Privacy: a method whose unit is a record, trained on data with several images of a person, promises that person
@@ -288,9 +288,9 @@ def refuse_people(domain: Domain, method: str) -> None:
     """
     if domain.nominal_people is not None:
         raise InputError(
-            f"person: people were declared, but {method} protects single records, not all images of a person; leave"
-            " person and nominal_people out to train for records, or train a method that protects people, such as"
-            " dp-merf or dp-diffusion"
+            f"person: people were declared, but {method} protects {protects}, not all images of a person; leave person"
+            " and nominal_people out to train it all the same, or train a method that protects people, such as dp-merf"
+            " or dp-diffusion"
         )
 
 

@@ -15,6 +15,7 @@ from understudy.methods.config import build_config
 from understudy.methods.registry import get_method
 
 PLACEHOLDER = "YOUR-DATA"
+PERSON = "YOUR-PERSON"  # where the data say whom a record is of, which is nobody's business
 
 
 def train_command(
@@ -94,6 +95,11 @@ def _declarations(domain: Domain, named: str | None) -> list[str]:
             parts.append(f"--declare value_range={low:g},{high:g}")
         if domain.nominal_clients is not None:
             parts.append(f"--declare clients=true --declare nominal_clients={domain.nominal_clients}")
+        if domain.skip_broken is not None:
+            parts.append(f"--declare skip_broken={domain.skip_broken}")
+    if domain.nominal_people is not None:
+        column = PERSON if named is None else known_set(named).column
+        parts.append(f"--declare person=column:{column} --declare nominal_people={domain.nominal_people}")
     if named is None or known_set(named).shape != domain.shape:
         parts.append(f"--shape {'x'.join(str(side) for side in domain.shape)}")
     return parts

@@ -144,8 +144,8 @@ def _check_classes(domain: Domain) -> None:
 def _deviation_of_shares(release: Release) -> float | None:
     """The standard deviation of the noise in the share of a class, as far as config and certificate state it.
 
-    Class sizes come with the noisy embedding: a record counts with the square root of ``size_share``, and the noise of
-    the whole has the event's multiplier. This takes the declared number of records to be about the true one. None where
+    Class sizes come with the noisy embedding: a unit counts with the square root of ``size_share``, and the noise of
+    the whole has the event's multiplier. This takes the declared number of units to be about the true one. None where
     nobody can tell: an annotator counted the labels; or clients sent embeddings of norm one, whatever they hold, and
     how much noise that means for a share depends on how alike the clients are.
     """
@@ -153,7 +153,7 @@ def _deviation_of_shares(release: Release) -> float | None:
     share = _setting(release.method_config, "size_share")
     if release.method == ANNOTATED or not noise or share is None:
         return None
-    return min(noise) / share**0.5 / release.domain.nominal_records
+    return min(noise) / share**0.5 / release.domain.nominal_units
 
 
 def _setting(values: Mapping[str, Any], name: str) -> float | None:

@@ -117,7 +117,7 @@ def finish_plan(
     gives a share to a teacher, its event comes last.
     """
     if not method.protects_people:
-        refuse_people(domain, method.name)
+        refuse_people(domain, method.name, "clients" if method.federated else "single records")
     config, planned = with_least_noise(_with_people(config, domain), domain, budget, events)
     return Plan(
         method=method.name,

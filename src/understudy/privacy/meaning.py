@@ -88,6 +88,12 @@ def claim(guarantee: Guarantee) -> str:
     return f"epsilon {round_up(guarantee.epsilon)} (delta {guarantee.delta:g})"
 
 
+SEVERAL_IMAGES = (
+    "A person with several images in the data is protected less than this: the promise holds for each image, not for "
+    "all images of somebody together."
+)
+
+
 def unit_in_words(guarantee: Guarantee) -> str:
     """What one unit is."""
     if guarantee.unit == "client":
@@ -115,6 +121,7 @@ def in_words(guarantee: Guarantee, bound: AttackBound) -> list[str]:
     return [
         f"The unit that is protected is {unit_in_words(guarantee)}: the promise compares the data with and without it "
         f"({change}).",
+        *([] if guarantee.unit != "record" else [SEVERAL_IMAGES]),
         f"It holds against {seen}.",
         f"Whatever is concluded from the release is at most {times} times as likely with the unit as without it, up to "
         f"an additional probability of {guarantee.delta:g}.",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from understudy.privacy.claims.statements import claim_in_words
-from understudy.privacy.meaning import against, attack_bound, by_viewer, claim, event_in_words, in_words
+from understudy.privacy.meaning import against, attack_bound, by_viewer, claim, event_in_words, in_words, unit_in_words
 from understudy.privacy.randomness.streams import OS_ENTROPY
 from understudy.release.signing import in_card
 
@@ -138,10 +138,12 @@ def _what(release: Release) -> str:
     stamp = ""
     if release.certificate.randomness != OS_ENTROPY:
         stamp = "**seeded: not for release.** Whoever knows the seed can remove the noise.\n\n"
+    headline = release.certificate.headline
+    whom = "any one of them" if headline.unit == "record" else unit_in_words(headline)
     return (
         f"{stamp}This folder holds a generator that draws {colour} images of {height}x{width} pixels {classes}. It was "
-        "trained on sensitive images and may be used in their place: what it can reveal about any one of them is "
-        "bounded by the guarantee below.\n"
+        f"trained on sensitive images and may be used in their place: what it can reveal about {whom} is bounded by "
+        "the guarantee below.\n"
     )
 
 

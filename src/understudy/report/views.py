@@ -115,6 +115,7 @@ def _facts(subject: Subject) -> list[str]:
         *facts,
         f"{height} x {width} {'grey' if channels == 1 else 'RGB'}",
         f"{subject.domain.classes} classes" if subject.domain.labelled else "no classes",
+        *([f"about {people:,} people"] if (people := subject.domain.nominal_people) else []),
         f"about {subject.domain.nominal_records:,} records",
     ]
 
