@@ -14,15 +14,17 @@ from scipy import stats
 from torch import Tensor
 
 from understudy.data.dataset import ImageDataset
+from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig
 from understudy.engines.critics.panel import Critics
 from understudy.engines.dpsgd.gradients import FlatParameters
 from understudy.engines.embedding.means import Embedding, release_means
 from understudy.engines.records import Examples, People, Records, people_in_chunks
-from understudy.engines.teacher.training import SoftmaxRows, softmax_gradients
+from understudy.engines.teacher.config import PrivateTeacherConfig
+from understudy.engines.teacher.training import SoftmaxRows, softmax_gradients, train_teacher
 from understudy.errors import InputError
 from understudy.files import read_tensors
-from understudy.privacy.events import Event, PoissonSampling
+from understudy.privacy.events import Event, NoSampling, PoissonSampling
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.mechanisms import GaussianMechanism, GaussianSum
 from understudy.privacy.randomness.streams import Randomness
@@ -160,6 +162,7 @@ def units_shown(watched: Watched) -> list[tuple[tuple[bytes, int], ...]]:
     """What is shown of each person that counts, in no order: images to the bit, and their labels."""
     found = []
     for some in watched.shown:
+        assert some.weights is not None, "units are people"
         count = len(some.images) // MOST
         parts = (some.images, some.labels, some.weights, some.present)
         images, labels, weights, present = (part.unflatten(0, (count, MOST)) for part in parts if part is not None)
@@ -384,3 +387,20 @@ def test_a_persons_gradient_is_the_mean_of_all_their_images_and_then_clipped(tmp
     clipped = taught(tmp_path / "clipped", data, clip=0.1)
     assert torch.allclose(clipped, whole * 0.1 / whole.norm(), rtol=1e-3)
     assert torch.equal(taught(tmp_path / "nobody", of_people(())), torch.zeros(CLASSES, 65).double())
+
+
+def test_a_teacher_is_divided_by_the_declared_number_of_people(tmp_path):
+    """Whatever number of records is declared, and whoever is there."""
+    config = PrivateTeacherConfig(scales=2, directions=2, learning_rate=1.0)
+    event, velocities = person_event().model_copy(update={"sampling": NoSampling(), "count": 1}), []
+    data = of_people(SIZES)
+    for place, (people, records) in enumerate([(NOMINAL, 40), (NOMINAL, 4000), (2 * NOMINAL, 40)]):
+        declared = {"nominal_people": people, "nominal_records": records}
+        domain = Domain.model_validate(data.domain.model_dump() | declared)
+        given = ImageDataset("people", domain, data.images, data.labels, people=data.people)
+        run = make_run(tmp_path / str(place), given, event)
+        train_teacher(run, config, event, CLIP)
+        velocities.append(read_tensors(run.files.teacher)[0]["velocity"])
+    assert torch.allclose(velocities[0], velocities[1], atol=1e-7)
+    assert torch.allclose(velocities[0], 2 * velocities[2], atol=1e-7)
+    assert float(velocities[0].norm()) > 0.01

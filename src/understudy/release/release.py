@@ -268,8 +268,8 @@ def build_release(
         "software": {name: _version(name) for name in ("understudy", "torch", "dp-accounting", "numpy", "scipy")},
         **certificate_fields,
         "schema": schema_for(
-            [Guarantee.model_validate(claim) for claim in certificate_fields["guarantees"]],
-            [Event.model_validate(event) for event in certificate_fields["events"]],
+            [Guarantee.model_validate(claim) for claim in certificate_fields.get("guarantees", ())],
+            [Event.model_validate(event) for event in certificate_fields.get("events", ())],
         ),
         "method": method,
         "generator_sha256": sha256(weights_to_bytes(generator.eval())),
