@@ -163,6 +163,13 @@ def test_the_cap_changes_no_epsilon():
     assert len({planned("dpgan", domain, images_per_person=cap).epsilon for cap in (1, 4, 50)}) == 1
 
 
+@pytest.mark.parametrize("case", ["dpgan", "dp-diffusion", "dp-merf-ae"])
+def test_the_time_of_a_step_follows_the_images_that_it_looks_at(case):
+    domain = of_people(SIZES).domain
+    one, many = (planned(case, domain, images_per_person=cap).seconds for cap in (1, 50))
+    assert many > one
+
+
 # Neighbours
 
 

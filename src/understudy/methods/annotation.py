@@ -324,7 +324,7 @@ def _with_teacher_settings(config: AnnotatorConfig, domain: Domain) -> Annotator
 def _costs(config: AnnotatorConfig, domain: Domain) -> Costs:
     if config.method.kind == "teacher":
         return config.method.teacher.costs(_as_taught(config.privacy), domain)
-    steps, batch = config.privacy.steps or 1, config.privacy.batch or 1
+    steps, batch = config.privacy.steps or 1, config.privacy.images_in_step(domain)
     return Costs(
         steps=steps,
         memory_bytes=domain.nominal_records * domain.values + 2**29,

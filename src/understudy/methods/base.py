@@ -36,6 +36,10 @@ class SampledPrivacy(PrivacyConfig):
     clip: Positive = 1.0  # C
     images_per_person: Count | None = None  # where people are declared: so many of each, at most, in a step
 
+    def images_in_step(self, domain: Domain) -> int:
+        """How many images a step is expected to look at, at most: what its time and memory follow."""
+        return (self.batch or 1) * (1 if domain.unit == "record" else self.images_per_person or IMAGES_PER_PERSON)
+
     def event(self, domain: Domain, noise_multiplier: float, purpose: str, sensitivity: Sensitivity = "C") -> Event:
         """All steps, as they are accounted: the rate is that of the declared number of records."""
         return Event(

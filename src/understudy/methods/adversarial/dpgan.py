@@ -246,7 +246,7 @@ def decided(config: DpGanConfig, domain: Domain) -> DpGanConfig:
 
 def costs(config: DpGanConfig, domain: Domain) -> Costs:
     """Steps, memory and time of a decided config, from speeds seen at 28x28 and width 64."""
-    steps, examples = config.privacy.steps or 1, 2 * _batch(config)
+    steps, examples = config.privacy.steps or 1, 2 * config.privacy.images_in_step(domain)
     relative = domain.shape[1] * domain.shape[2] / 784 * ((config.method.width or 64) / 64) ** 2
     at_once = min(examples, config.runtime.micro_batch)
     start = config.method.embedding.steps if config.privacy.embedding_share else 0

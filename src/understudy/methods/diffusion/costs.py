@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def costs(config: DpDiffusionConfig, domain: Domain) -> Costs:
     """Steps, memory and time of a decided config: six times the work of one pass, at speeds that were seen."""
     privacy, method = config.privacy, config.method
-    steps, rows = privacy.steps or 1, (privacy.batch or 1) * method.draws
+    steps, rows = privacy.steps or 1, privacy.images_in_step(domain) * method.draws
     work = multiplications(config, domain)
     warm = (method.warm_up.steps or 0) * (method.warm_up.batch or 1) if privacy.start != "none" else 0
     fit = method.embedding.steps if privacy.start == "embedding" else 0

@@ -230,7 +230,7 @@ def _split(events: tuple[Event, ...], budget: Budget) -> str:
 def _costs(config: DpMerfAeConfig, domain: Domain) -> Costs:
     """Steps, memory and time of a decided config."""
     settings, privacy, fit = config.method.autoencoder, config.privacy, config.method.embedding
-    steps, batch = privacy.steps or 1, privacy.batch or 1
+    steps, batch = privacy.steps or 1, privacy.images_in_step(domain)
     relative = domain.values / 784 * ((settings.width or 16) / 16) ** 2
     at_once = min(2 * batch, config.runtime.micro_batch)
     work = 12.0 * fit.steps * fit.batch * settings.code * fit.frequencies
