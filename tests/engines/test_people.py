@@ -254,6 +254,15 @@ def test_companions_are_as_many_rows_as_people_and_count_as_units(tmp_path):
     assert float((update - watched.sums[0] / (NOMINAL + 3)).abs().max()) < 1e-7
 
 
+def test_with_one_image_of_each_a_step_goes_on_as_with_records(tmp_path):
+    """Beside companions too, which are then no groups."""
+    watched = step_of(tmp_path, of_people((5, 1, 9)), images_per_person=1, companions=Public(count=2))
+    watched.take()
+    signs = torch.cat([some.signs[some.present] for some in watched.shown])
+    assert (int((signs > 0).sum()), int((signs < 0).sum())) == (3, 2)
+    assert all(some.weights is None and some.images.dim() == 4 for some in watched.shown)
+
+
 def test_nobody_at_all_is_a_step_of_noise(tmp_path):
     event = person_event(noise_multiplier=2.0)
     watched = step_of(tmp_path, of_people(()), event=event)

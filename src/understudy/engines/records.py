@@ -153,6 +153,8 @@ class Records:
         chosen, weights = self.people.draw(indices_private, random)
         images, labels = self._rows(chosen.flatten())
         together = chosen.shape
+        if together[1] == 1:  # one image of everybody: as records are
+            return Examples(images, labels, signs, present)
         labels = None if labels is None else labels.unflatten(0, together)
         return Examples(images.unflatten(0, together), labels, signs, present, weights)
 
