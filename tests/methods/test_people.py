@@ -7,7 +7,7 @@ import json
 import pkgutil
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,17 @@ from .test_replay import SEED, replayed
 PEOPLE = 10  # declared
 SIZES = (3, 1, 7, 12, 2, 5)  # images of those who are there
 SEVERAL = [name for name, case in CASES.items() if get_method(case.name).protects_people and "central" not in name]
-METHODS = [name for name in SEVERAL if name == case_of(name).name]
+METHODS = sorted((name for name in SEVERAL if name == case_of(name).name), key=lambda name: name != "dp-merf")
 KINDS = ["dp-merf with a teacher", "dp-merf with a network as its teacher"]
+
+
+# Others do the same on the same loop: these are tried by `make test-full` alone.
+ALIKE = ["datalens", "g-pate", "dp-cgan", "dp-merf with a network as its teacher"]
+
+
+def unless(slow: Collection[str], cases: Sequence[str]) -> list[Any]:
+    """Cases as parameters, some of them marked as slow."""
+    return [pytest.param(case, marks=pytest.mark.slow if case in slow else ()) for case in cases]
 
 
 def planned(case: str, domain: Domain, budget: Budget = BUDGET, **privacy: Any) -> Plan:
@@ -91,7 +100,7 @@ def test_every_central_method_protects_people_or_says_why_not():
     assert set(METHODS) == central - {"dp-sinkhorn", "bdp-gan"}
 
 
-@pytest.mark.parametrize("case", [*METHODS, *KINDS])
+@pytest.mark.parametrize("case", unless(ALIKE, [*METHODS, *KINDS]))
 def test_a_run_on_people_trains_verifies_and_says_person(case, finished):
     run = finished(case)
     certificate = read_certificate(run / "release" / "certificate.json")
@@ -104,7 +113,7 @@ def test_a_run_on_people_trains_verifies_and_says_person(case, finished):
     assert "one person with all their images" in (run / "release" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("case", [*SEVERAL, *KINDS])
+@pytest.mark.parametrize("case", unless([*(set(SEVERAL) - set(METHODS)), *KINDS], [*SEVERAL, *KINDS]))
 def test_people_cost_what_as_many_records_cost(case):
     """Rates, subsets and noise are held against their number, and so is what a method decides by itself."""
     of_persons = planned(case, of_people(SIZES, nominal=PEOPLE).domain)
@@ -113,7 +122,7 @@ def test_people_cost_what_as_many_records_cost(case):
     assert of_persons.epsilon == of_records.epsilon
 
 
-@pytest.mark.parametrize("name", [pytest.param(m, marks=() if m == "dp-merf" else pytest.mark.slow) for m in METHODS])
+@pytest.mark.parametrize("name", unless(METHODS[1:], METHODS))
 def test_what_a_method_decides_for_people_follows_their_number_and_not_that_of_images(name):
     method, budget = get_method(name), Budget(10.0, 1e-4)
     noise = {"privacy": {"noise_multiplier": 30.0}}
@@ -211,7 +220,7 @@ def test_neighbours_with_the_same_sanitized_values_run_alike(case, images, tmp_p
     )
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c == "dp-merf" else pytest.mark.slow) for c in METHODS])
+@pytest.mark.parametrize("case", unless(METHODS[1:], METHODS))
 def test_nobody_at_all_is_trained_on_like_any_other(case, tmp_path):
     release = tiny_train(case, of_people((), nominal=PEOPLE), tmp_path / "run", privacy=few(case))
     assert release.certificate.headline.unit == "person"
