@@ -273,19 +273,19 @@ def rows_of(data: ImageDataset) -> SoftmaxRows:
     return SoftmaxRows(features, torch.from_numpy(data.labels))
 
 
-def test_steps_are_those_of_momentum_and_the_mean_of_the_later_half_is_kept(mechanism, tmp_path):
-    data, steps = tiny_data(nominal=60), 7
+def test_steps_are_those_of_momentum_and_the_mean_of_the_last_tenth_is_the_teacher(mechanism, tmp_path):
+    data, steps = tiny_data(nominal=60), 30
     teacher = train_teacher(make_run(tmp_path / "run", data, make_event(steps), 1), LINEAR, make_event(steps), CLIP)
     weights, velocity, later = torch.zeros(CLASSES, FEATURES + 1), 0.0, []
     for step in range(steps):
         gradient = softmax_gradients(mechanism, weights, rows_of(data)) / 60  # the declared number
         velocity = MOMENTUM * velocity + gradient.float()
         weights = weights - RATE * velocity
-        later += [weights] if step >= steps // 2 else []
+        later += [weights] if step >= 27 else []
     expected = torch.stack(later).mean(dim=0)
-    assert len(later) == 4
-    assert torch.allclose(teacher.head.weight, expected[:, :-1], atol=1e-6)
-    assert torch.allclose(teacher.head.bias, expected[:, -1], atol=1e-6)
+    assert len(later) == 3
+    assert torch.allclose(teacher.head.weight, expected[:, :-1], atol=1e-5)
+    assert torch.allclose(teacher.head.bias, expected[:, -1], atol=1e-5)
 
 
 @pytest.mark.parametrize("records", [40, 39, 10, 0])

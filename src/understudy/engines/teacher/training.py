@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from understudy.data.domain import Domain
     from understudy.engines.dpsgd.gradients import Loss
 
+_AVERAGED = 0.1  # of the steps: of more of them the mean would lag behind a teacher that is still learning
 _KEPT = 20  # times that the state is written, and so the ledger
 _HEAD = "head."  # of the names of a network's weights
 _CACHED, _CACHED_ON_GPU = 2**19, 2**28  # numbers of features in one product
@@ -257,7 +258,7 @@ class _Lesson:
 def _linear_lesson(
     lesson: _Lesson, records: FeatureRecords, kept: Mapping[str, Tensor] | None
 ) -> Iterator[dict[str, Tensor]]:
-    """Gradient descent with momentum on all records; what is kept of it is the mean of the weights of the later half.
+    """Gradient descent with momentum on all records; the teacher is the mean of the weights of the last steps.
 
     Privacy: a step is one execution; it is divided by the declared number of units.
     """
@@ -273,7 +274,7 @@ def _linear_lesson(
         total_dp = mechanism.release(softmax_gradients(mechanism, weights, rows), block=block).value_dp
         velocity = MOMENTUM * velocity + (total_dp / run.plan.domain.nominal_units).float()
         weights, steps = weights - (lesson.config.learning_rate or 1.0) * velocity, steps + 1
-        if 2 * steps > event.count:
+        if steps > (1 - _AVERAGED) * event.count:
             later, summed = later + weights, summed + 1
         if steps % block == 0 or not mechanism.account.remaining:
             mechanism.check_finite()
