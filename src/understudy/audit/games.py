@@ -45,6 +45,7 @@ CPU = torch.device("cpu")
 CLIP = 0.7  # neither 1 nor a power of two, so that a forgotten bound shows
 TOO_LONG = 50.0  # rows are longer than the bound by this factor
 _SHAPE = (1, 8, 8)
+_IMAGES = 2  # of a person
 
 
 class Game(Protocol):
@@ -198,18 +199,30 @@ class LongFeatures:
 
 
 class ReleasedEmbedding:
-    """``release_means``: the one noisy class-wise sum of a run. Trial i is class i, with one record or none."""
+    """``release_means``: the one noisy class-wise sum of a run. Trial i is class i, with one record or none.
+
+    A person has several records, each of another class of the trial's own: they are clipped together or not at all.
+    """
 
     def play(self, event: Event, included: Included) -> Numbers:
         """One release. Privacy: made-up records."""
-        labels = np.flatnonzero(included)
+        of_people, units = event.unit == "person", np.flatnonzero(included)
+        cells = _IMAGES if of_people else 1
+        labels = (cells * units[:, None] + np.arange(cells)).flatten()
         with bench() as place:
-            domain = Domain(shape=_SHAPE, classes=len(included), nominal_records=len(included))
+            domain = Domain(
+                shape=_SHAPE,
+                classes=cells * len(included),
+                nominal_records=cells * len(included),
+                nominal_people=len(included) if of_people else None,
+            )
             images = np.zeros((len(labels), *_SHAPE), dtype=np.uint8)
-            data = ImageDataset("made up by an audit", domain, images, labels.astype(np.int64))
+            people = units.repeat(cells).astype(np.int64) if of_people else None
+            data = ImageDataset("made up by an audit", domain, images, labels.astype(np.int64), people=people)
             plan = Plan("audit", MethodConfig(), domain, NoBudget(), (event,), 1.0, 1, 0, 0.0, 0.0)
             run = Run(place.folder, plan, data, place.ledger, place.randomness, CPU)
             release_means(run, LongFeatures(), event)
             total_dp = read_tensors(run.files.embedding)[0]["total_dp"]
-        outputs = total_dp.numpy().sum(axis=1) / 3**0.5 / event.noise_multiplier
+        rows = total_dp.numpy().reshape(len(included), -1)
+        outputs = rows.sum(axis=1) / rows.shape[1] ** 0.5 / event.noise_multiplier
         return log_ratios(outputs, 1 / event.noise_multiplier)

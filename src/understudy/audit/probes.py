@@ -35,11 +35,12 @@ class Probe:
     config: Mapping[str, Any] = field(default_factory=dict)
     viewer: Literal["public", "server"] = "public"
     variant: str = "default"
+    domain: Domain = _DOMAIN
 
     def events(self, budget: Budget) -> tuple[Event, ...]:
         """The events of the probe's plan, as its viewer sees them."""
         method = get_method(self.method)
-        plan = method.plan(build_config(method.config_type, self.config), _DOMAIN, budget)
+        plan = method.plan(build_config(method.config_type, self.config), self.domain, budget)
         if self.viewer == "server":
             return get_federated_method(self.method).contract(plan).client_events()
         return plan.events
@@ -58,6 +59,9 @@ PROBES = (
         (ReleasedEmbedding(), SampledSum()),
         {"privacy": {"teacher_share": 0.8, "teacher_steps": 3, "teacher_batch": 20}, "teacher": {"kind": "network"}},
         variant="with a network as its teacher",
+    ),
+    Probe(
+        "dp-merf", (ReleasedEmbedding(),), variant="people", domain=_DOMAIN.model_copy(update={"nominal_people": 40})
     ),
     Probe("dp-hp", (ReleasedEmbedding(),)),
     Probe("dp-merf-ae", (SampledSum(), ReleasedEmbedding()), {"privacy": _POISSON}),
