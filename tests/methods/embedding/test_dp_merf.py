@@ -166,7 +166,7 @@ def test_class_sizes_and_mean_embeddings_are_recovered_from_the_sum(sizes):
     images = torch.rand(len(sizes), PIXELS, generator=torch.Generator().manual_seed(1))
     features = embedding_of()(images).double()
     total = features * torch.tensor(sizes, dtype=torch.float64)[:, None]  # every image as often as its class is large
-    found = NoisyMeans.from_total(total, 0.02, nominal_records=sum(sizes))
+    found = NoisyMeans.from_total(total, 0.02, nominal_units=sum(sizes))
     assert found.shares_dp.numpy() == pytest.approx(np.array(sizes) / sum(sizes), rel=1e-4)
     assert torch.allclose(found.means_dp.double(), features[:, :-1], atol=1e-4)
 
@@ -174,7 +174,7 @@ def test_class_sizes_and_mean_embeddings_are_recovered_from_the_sum(sizes):
 def test_a_class_that_the_noise_makes_negative_or_empty_gets_a_small_public_share():
     total = torch.zeros(3, 2 * FREQUENCIES + 1, dtype=torch.float64)
     total[0, -1], total[1, -1] = 100 * 0.02**0.5, -7.0
-    found = NoisyMeans.from_total(total, 0.02, nominal_records=300)
+    found = NoisyMeans.from_total(total, 0.02, nominal_units=300)
     assert torch.isfinite(found.means_dp).all()
     due = 0.01 * 300 / 3  # one per cent of an equal share of the nominal records
     assert found.shares_dp.numpy() == pytest.approx(np.array([100, due, due]) / (100 + 2 * due))
