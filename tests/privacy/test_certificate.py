@@ -59,7 +59,7 @@ def _changed(path: str, value: object) -> dict:
         ("guarantees.0.epsilon", float("inf")),
         ("guarantees.0.delta", 0),
         ("guarantees.0.delta", 1),
-        ("guarantees.0.unit", "person"),
+        ("guarantees.0.unit", "household"),
         ("guarantees.0.adjacency", "implied"),
         ("guarantees.0.viewer", "nobody"),
         ("guarantees.0.delta_parts", {"cap": -1e-6}),

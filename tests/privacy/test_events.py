@@ -73,7 +73,7 @@ def test_the_form_that_a_certificate_states_is_read_and_optional_fields_may_be_l
         ({"sensitivity": "C", "sampling": {"kind": "routed", "subsets": 10}}, "2C"),
         ({"sampling": {"kind": "routed", "subsets": 10}}, "sensitivity not stated"),
         ({"sampling": {"kind": "revealed", "subsets": 10, "rows": 1}}, "sensitivity not stated"),
-        ({"unit": "person"}, "unit"),
+        ({"unit": "household"}, "unit"),
         ({"count": 0}, "count"),
         ({"count": -5}, "count"),
         ({"count": 2.5}, "count"),
