@@ -52,6 +52,7 @@ def assert_complete(folder: Path) -> None:
     assert (folder / "compare.html").read_text().rstrip().endswith("</html>")
 
 
+@pytest.mark.slow
 def test_a_comparison_survives_death_at_places_all_along_its_way(
     launcher: Launcher, command: list[str], tmp_path: Path
 ):

@@ -46,6 +46,7 @@ def assert_complete(folder: Path) -> None:
     assert (folder / "curve.html").read_text().rstrip().endswith("</html>")
 
 
+@pytest.mark.slow
 def test_a_sweep_survives_death_at_places_all_along_its_way(launcher: Launcher, command: list[str], tmp_path: Path):
     """Dies again and again, each time a little later in its new life, until it gets to the end."""
     deaths, place, finished = 0, 5, {}
@@ -64,6 +65,7 @@ def test_a_sweep_survives_death_at_places_all_along_its_way(launcher: Launcher, 
     assert_complete(tmp_path / "sweep")
 
 
+@pytest.mark.slow
 def test_a_point_that_was_killed_half_way_is_resumed_and_not_started_again(
     launcher: Launcher, command: list[str], tmp_path: Path
 ):

@@ -26,6 +26,7 @@ def probe_of(method: str, variant: str = "default"):
     return next(probe for probe in PROBES if (probe.method, probe.variant) == (method, variant))
 
 
+@pytest.mark.slow
 def test_every_private_method_has_a_probe_with_a_game_for_each_event():
     private = {name for name in method_names() if get_method(name).private}
     assert {probe.method for probe in PROBES} == private

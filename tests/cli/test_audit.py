@@ -14,14 +14,14 @@ def test_mechanisms_are_audited_written_and_recorded(call, tmp_path, released):
     result = call("audit", "mechanisms", "dp-merf", "--trials", "500", "--to", tmp_path / "audits.json", "--json")
     assert result.code == 0, result.err
     audits = json.loads(result.out)["audits"]
-    assert len(audits) == 3, "alone, with a teacher, and with a network as its teacher"
+    assert len(audits) == 4, "alone, with a teacher, with a network as its teacher, and of people"
     for audit in audits:
-        assert (audit["method"], audit["trials"], audit["corrected_for"]) == ("dp-merf", 1000, 3)
+        assert (audit["method"], audit["trials"], audit["corrected_for"]) == ("dp-merf", 1000, 4)
         assert 0 <= audit["epsilon_lower"] <= audit["claimed"] <= 1
 
     recorded = call("audit", "record", released, tmp_path / "audits.json")
     assert recorded.code == 0, recorded.err
-    assert "3 audits are in the certificate" in recorded.out
+    assert "4 audits are in the certificate" in recorded.out
     assert "audit 1" in call("verify", released).out
 
 

@@ -105,6 +105,7 @@ def test_a_copied_comparison_goes_on_only_if_it_is_declared_to_be_moved(
     assert verify(copy / "runs" / "dp-hp").passed
 
 
+@pytest.mark.slow
 def test_side_by_side_in_processes_of_their_own(
     call: Caller, arguments: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -138,6 +139,7 @@ def test_a_method_that_breaks_down_is_named_and_the_others_are_shown(
     assert result["problems"] == {"dp-hp": "votes: no consensus"}
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_says_how_to_continue(
     call: Caller, arguments: list[object], monkeypatch: pytest.MonkeyPatch
 ):
@@ -183,6 +185,7 @@ def test_bad_comparisons_spend_nothing(
     assert not list(tmp_path.glob("all/runs/*"))
 
 
+@pytest.mark.slow
 def test_a_budget_is_needed_and_other_settings_need_another_folder(
     call: Caller, arguments: list[object], tmp_path: Path
 ):

@@ -121,6 +121,7 @@ def test_a_copied_sweep_goes_on_only_if_it_is_declared_to_be_moved(
     assert verify(half_run).passed
 
 
+@pytest.mark.slow
 def test_repeats_are_runs_of_their_own(call: Caller, arguments: list[object], tmp_path: Path):
     sweep = [*arguments, "--set", "method.steps=2", "--over", "epsilon=10", "--repeats", 3, "--json"]
     result = call(*sweep).json()
@@ -189,6 +190,7 @@ def test_finished_runs_are_collected(call: Caller, arguments: list[object], tmp_
     assert "not the folder of a run" in call.refused("curve", "--collect", tmp_path, "--out", tmp_path / "x")
 
 
+@pytest.mark.slow
 def test_a_report_shows_curves_beside_runs(call: Caller, arguments: list[object], tmp_path: Path):
     assert call(*arguments, *TEN, "--over", "method.steps=2,4").code == 0
     runs = sorted((tmp_path / "sweep" / "points").iterdir())

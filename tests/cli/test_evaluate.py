@@ -37,6 +37,7 @@ def test_evaluate_keeps_its_figures_with_the_run(call: Caller, train_arguments: 
     assert not (tmp_path / "run" / "release" / "evaluation.json").exists()
 
 
+@pytest.mark.slow
 def test_downstream_shows_every_classifier_and_says_what_is_kept_where(
     call: Caller, train_arguments: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -45,6 +45,7 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_turned_images_are_found_in_a_private_release(call: Caller, releases: Path, tmp_path: Path):
     page = tmp_path / "page.html"
     answer = call("inspect", releases / "turned", releases / "clean", "--to", page, "--json")
@@ -70,6 +71,7 @@ def check_found(result: dict[str, Any], name: str) -> None:
     assert 0.08 < finding["bound"] < finding["estimate"] < 0.5
 
 
+@pytest.mark.slow
 def test_nothing_is_found_in_two_private_releases_of_the_same_data(call: Caller, releases: Path, tmp_path: Path):
     answer = call("inspect", releases / "again", releases / "clean", "--to", tmp_path / "page.html", "--check")
     assert answer.code == 0, answer
@@ -78,6 +80,7 @@ def test_nothing_is_found_in_two_private_releases_of_the_same_data(call: Caller,
     assert alone.code == 0, alone
 
 
+@pytest.mark.slow
 def test_check_turns_a_finding_into_exit_code_1(call: Caller, releases: Path, tmp_path: Path):
     arguments = ("inspect", releases / "turned", releases / "clean", "--to", tmp_path / "page.html")
     answer = call(*arguments, "--check")
@@ -87,6 +90,7 @@ def test_check_turns_a_finding_into_exit_code_1(call: Caller, releases: Path, tm
     assert call(*arguments).code == 0
 
 
+@pytest.mark.slow
 def test_real_data_stamp_the_page(call: Caller, releases: Path, tmp_path: Path):
     page = tmp_path / "page.html"
     answer = call("inspect", releases / "turned", "--real", "digits", "--to", page, "--json")
@@ -96,6 +100,7 @@ def test_real_data_stamp_the_page(call: Caller, releases: Path, tmp_path: Path):
     assert "not private: do not publish" in page.read_text()
 
 
+@pytest.mark.slow
 def test_nothing_is_written_unasked(call: Caller, releases: Path, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     answer = call("inspect", releases / "turned", releases / "clean")

@@ -58,6 +58,7 @@ def test_what_takes_more_than_an_hour_on_a_cpu_needs_a_yes(call: Caller, train_a
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_figure_that_depends_on_the_data_is_named_by_its_place_only(call: Caller, tmp_path: Path):
     random = np.random.default_rng(0)
     np.savez(tmp_path / "records.npz", x=random.integers(0, 256, (30, 8, 8), dtype=np.uint8))

@@ -94,6 +94,7 @@ def test_a_failure_ends_the_others_at_once(digits: Digits, monkeypatch: pytest.M
     assert [process.poll() for process in started] == [-9, 7]
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_all_of_them(digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
     real_start = parallel._start

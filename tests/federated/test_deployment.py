@@ -217,6 +217,7 @@ class Clients:
             assert self.over.is_set() or not alive(), "an executor ends with its node only"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_real_processes_train_and_shut_out_strangers_plain_text_and_wrong_certificates(tmp_path):
     """A SuperLink and SuperNodes with TLS and authentication; one client dies on the way and the rest goes on.

@@ -69,7 +69,7 @@ def _few_draws() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=list(METHOD))
+@pytest.fixture(scope="module", params=[pytest.param("network", marks=pytest.mark.slow), "teacher"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -79,7 +79,7 @@ def write_curve(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+@pytest.mark.parametrize("width", [PHONE, pytest.param(DESKTOP, marks=pytest.mark.slow)])
 def test_one_run_with_everything(browser: Browser, run: Path, tmp_path: Path, width: int):
     options = ReportOptions(train_data=tiny_data(), test_data=tiny_data(seed=1))
     page = browser.open(write_report([run], tmp_path / "report.html", options), width)
@@ -102,7 +102,7 @@ def test_several_runs_a_release_and_a_curve_side_by_side(browser: Browser, run: 
         assert page.ask(f"document.getElementById('{place}') !== null")
 
 
-@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+@pytest.mark.parametrize("width", [pytest.param(PHONE, marks=pytest.mark.slow), DESKTOP])
 def test_hostile_names_stay_text(browser: Browser, run: Path, tmp_path: Path, width: int):
     names = (HOSTILE, '"><svg onload=alert(3)>', "{{ 7 * 7 }}", "W" * 80)
     make_release(class_names=names, not_covered=[HOSTILE], remarks=[HOSTILE]).save(run / "release")

@@ -104,6 +104,7 @@ def test_no_private_path_is_on_the_page(run: Path, tmp_path: Path):
     assert "--records 1000" in text
 
 
+@pytest.mark.slow
 def test_published_figures_stand_beside_ours_for_known_data(tmp_path: Path):
     text = write_report([write_run(tmp_path / "run", name="mnist")], tmp_path / "report.html").read_text()
     assert "DPGAN, large batch and step schedule" in text
@@ -240,6 +241,7 @@ def test_a_release_that_misses_something_is_consistent_and_not_verified(run: Pat
     assert "badge verified" not in text
 
 
+@pytest.mark.slow
 def test_a_delta_that_is_large_for_so_many_records_is_remarked(run: Path, tmp_path: Path):
     assert "Remark: delta" not in write_report([run], tmp_path / "report.html").read_text()
     edit_json(run / "release" / "certificate.json", lambda found: found["guarantees"][0].update(delta=9e-4))
@@ -247,6 +249,7 @@ def test_a_delta_that_is_large_for_so_many_records_is_remarked(run: Path, tmp_pa
     assert "Remark: delta 0.0009 times 1,000 declared records is 0.9" in text
 
 
+@pytest.mark.slow
 def test_what_only_the_trainer_can_know_is_called_stated(run: Path, tmp_path: Path):
     text = write_report([run], tmp_path / "report.html").read_text()
     stated = text.partition("Stated by the trainer")[2].partition("</ul>")[0]

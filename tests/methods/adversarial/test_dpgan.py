@@ -314,6 +314,7 @@ def tells_the_classes_apart(release: Any) -> bool:
     return all(high.mean() > low.mean() + 40 for high, low in zip(bright, dark, strict=True))
 
 
+@pytest.mark.slow
 def test_the_loop_without_noise_learns_what_a_class_looks_like(tmp_path):
     rates = {"learning_rate": 3e-3, "generator_learning_rate": 3e-3}
     config = {
@@ -326,6 +327,7 @@ def test_the_loop_without_noise_learns_what_a_class_looks_like(tmp_path):
     assert tells_the_classes_apart(release)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "learnt"), [(0.5, True), pytest.param(0.0, False, marks=pytest.mark.slow)])
 def test_an_embedding_gives_a_start_that_a_few_steps_alone_do_not(share, learnt, tmp_path):
     embedding = {"frequencies": 200, "steps": 100, "batch": 60, "learning_rate": 5e-3}

@@ -50,6 +50,7 @@ def plan_of(preset: str | None = None, **groups):
 # The split
 
 
+@pytest.mark.slow
 def test_the_budget_is_split_between_auto_encoder_and_embedding_and_the_plan_says_how():
     plan = plan_of(privacy={"steps": 100, "embedding_share": 0.3})
     steps, embedding = plan.events

@@ -94,6 +94,7 @@ def test_more_teachers_than_records_and_too_small_a_budget_are_refused(name):
     assert method.private
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_presets_plan_within_their_budget(name):
     method = get_method(name)
