@@ -71,6 +71,7 @@ def test_a_comparison_survives_death_at_places_all_along_its_way(
     assert_complete(tmp_path / "all")
 
 
+@pytest.mark.slow
 def test_a_method_that_was_killed_half_way_is_resumed_and_not_started_again(
     launcher: Launcher, command: list[str], tmp_path: Path
 ):

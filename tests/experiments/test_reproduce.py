@@ -52,6 +52,7 @@ def test_only_settings_that_differ_from_the_defaults_are_named():
     assert changed_settings("unknown-method", {"a": {"b": None}}) == [("a.b", None)]
 
 
+@pytest.mark.slow
 def test_the_command_on_the_page_plans_the_same_accesses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     random = np.random.default_rng(0)
     archive = tmp_path / "secret-place.npz"

@@ -218,6 +218,7 @@ def test_a_release_alone_is_not_stamped(run: Path, tmp_path: Path):
     assert "my-run/release" in text
 
 
+@pytest.mark.slow
 def test_several_are_compared(run: Path, tmp_path: Path):
     rgb = make_release(channels=3, classes=None).save(tmp_path / "colour")
     text = write_report([run, rgb], tmp_path / "report.html").read_text()

@@ -82,6 +82,7 @@ def test_an_adaptive_schedule_needs_a_threshold_that_scores_do_not_have():
     assert METHOD.plan(configure(METHOD, {}, "gpu"), MNIST, BUDGET).config.method.discriminator_steps == "adaptive"
 
 
+@pytest.mark.slow
 def test_what_the_accountant_looks_at_changes_no_event():
     plans = [
         METHOD.plan(configure(METHOD, {"method": {"bayesian": values}}), MNIST, BUDGET)

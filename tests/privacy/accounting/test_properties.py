@@ -58,6 +58,7 @@ def test_the_two_numerical_accountants_agree_within_one_percent_and_renyi_is_not
     assert at_most(max(first, second), loose)
 
 
+@pytest.mark.slow
 @few(12)
 @given(first=events(), second=events(), delta=deltas)
 def test_they_agree_on_two_kinds_of_event(first: Event, second: Event, delta: float) -> None:
