@@ -99,7 +99,8 @@ def test_python_never_asks(tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("understudy.forecast.LONG_SECONDS", 0.0)
     tiny = {"frequencies": 20, "steps": 4, "batch": 20, "width": 4, "latent": 4}
     options = us.TrainOptions(config={"method": tiny, "runtime": {"device": "cpu"}})
-    us.train("dp-merf", tiny_data(), us.Budget(10, 1e-5), tmp_path / "run", options)
+    release = us.train("dp-merf", tiny_data(), us.Budget(10, 1e-5), tmp_path / "run", options)
+    assert release.certificate.stopped_because == "finished as planned"
 
 
 def test_times_in_words():

@@ -23,7 +23,7 @@ from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Declared, Domain, SourceOptions, parse_place, require_records, source_options
 from understudy.data.folder import folder_items, holds_pictures, sub_folders, visible
 from understudy.data.npz import array_names, read_array
-from understudy.data.pictures import collect
+from understudy.data.pictures import Content, collect
 from understudy.data.tables import Table
 from understudy.errors import InputError
 
@@ -104,18 +104,10 @@ def from_hugging_face(
 
 def _collected(source: Path | str, table: Table, declared: Declared) -> ImageDataset:
     content = collect(source, table.items, table.rows, declared.options)
-    return from_arrays(
-        content.images,
-        content.labels,
-        client_ids=content.clients,
-        people=content.people,
-        records=declared.records,
-        classes=declared.classes,
-        options=declared.with_options(size=None, channels=None).options,
-    )
+    return _finish(content, declared.with_options(size=None, channels=None))
 
 
-def _finish(arrays: _Arrays, declared: Declared) -> ImageDataset:
+def _finish(arrays: _Arrays | Content, declared: Declared) -> ImageDataset:
     return from_arrays(
         arrays.images,
         arrays.labels,
