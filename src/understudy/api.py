@@ -23,11 +23,12 @@ from understudy.methods.base import Method, check_budget, configure
 from understudy.methods.config import build_config, overlay
 from understudy.methods.registry import ANNOTATED, get_method, method_names
 from understudy.privacy.budget import Budget
-from understudy.privacy.certificate import read_certificate
+from understudy.privacy.certificate import Certificate, read_certificate
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.plan import Plan, remarked
 from understudy.progress import Audience
 from understudy.release.folders import CERTIFICATE, SIGNATURE
+from understudy.runs.accounts import book
 from understudy.runs.copies import RunIdentity
 from understudy.runs.description import (
     RunDescription,
@@ -35,10 +36,12 @@ from understudy.runs.description import (
     confirm_place,
     count_run,
     read_description,
+    reserved,
     write_description,
 )
 from understudy.runs.folder import RunFolder, locked
 from understudy.runs.loop import Checkpoints, released_weights
+from understudy.runs.recognition import remember, warn_past_accounts
 from understudy.runs.run import ProgressListener, Run, latest_checkpoint
 
 if TYPE_CHECKING:
@@ -67,6 +70,8 @@ class TrainOptions:
     transport: object | None = None  # how to reach the clients of a federation; None: simulated from the data
     witness: Callable[[str, Tensor], None] | None = None  # an audit's: is shown every sanitized value
     before: Callable[[Plan], None] | None = None  # of ``start_run``: hears of the plan before it is begun, may refuse
+    account: str | None = None  # what the whole plan is reserved in before anything is computed from the data
+    warn: Callable[[str], None] | None = None  # hears what concerns the owner alone; None: a Python warning
 
 
 # From data to a release
@@ -214,7 +219,7 @@ def resume_annotation(data: ImageDataset, out: Path | str, options: TrainOptions
     annotation = _annotation(base)
     config = build_config(annotation.config_type, description.config)
     plan = annotation.plan(config, description.domain, description.budget)
-    return _continue(annotation, plan, data, folder, options or TrainOptions())
+    return _continue(annotation, plan, data, folder, options or TrainOptions(), base.certificate)
 
 
 def _annotation(base: Release) -> Annotation:
@@ -244,6 +249,8 @@ def start_run(
     config = configure(implementation, options.config or {}, options.preset)
     data = source.load()
     plan = _affordable_plan(implementation, config, data.domain, check_budget(implementation, budget))
+    if options.account is not None:
+        book(options.account, implementation, plan, options.seed).check()  # before anybody is asked anything
     if options.before is not None:
         options.before(plan)
     with watch() as (listener, stop):
@@ -284,7 +291,8 @@ def continue_run(
     Privacy: as ``resume``.
     """
     described = read_description(RunFolder(out))
-    fixed = {"method": described.method, "epsilon": described.budget.epsilon, "delta": described.budget.delta}
+    fixed: dict[str, object] = {name: getattr(described.budget, name) for name in ("epsilon", "delta")}
+    fixed |= {"method": described.method, "account": described.account.name if described.account else "none"}
     for name, value in asked.items():
         if value is not None and value != fixed[name]:
             raise InputError(f"{name}: {value} was asked for, but the run in {out} was started with {fixed[name]}")
@@ -321,6 +329,11 @@ def _begin(
         check_enrolled(data, plan.limits.clients)
     folder, device = RunFolder(out), choose_device(plan.config.runtime.device)
     check_memory(plan.memory_bytes, device)
+    certificate = None if base is None else base.certificate
+    booking = None if options.account is None else book(options.account, method, plan, options.seed, certificate)
+    if booking is not None:
+        booking.check()
+    warn_past_accounts(data, options.account, options.warn)
     make_folder(out, "run")
     with locked(out):
         folder.refuse_occupied()
@@ -340,12 +353,23 @@ def _begin(
             source=None if options.source is None else dict(options.source),
             identity=RunIdentity.of(out),
             base_sha256=None if base is None else file_sha256(folder.base / CERTIFICATE),
+            account=None if booking is None else booking.account,
         )
         write_description(folder, description, data)
-        return _finish(method, Run(out, plan, data, ledger, Randomness(options.seed), device), options)
+        with reserved(booking, folder, description, ledger, new=True):
+            if booking is not None:
+                remember(booking.account.name, data)
+            return _finish(method, Run(out, plan, data, ledger, Randomness(options.seed), device), options)
 
 
-def _continue(method: Method, plan: Plan, data: ImageDataset, folder: RunFolder, options: TrainOptions) -> Release:
+def _continue(
+    method: Method,
+    plan: Plan,
+    data: ImageDataset,
+    folder: RunFolder,
+    options: TrainOptions,
+    base: Certificate | None = None,
+) -> Release:
     """An interrupted run from where its ledger and its newest checkpoint stand."""
     from understudy.devices import choose_device
     from understudy.privacy.randomness.streams import Randomness
@@ -356,8 +380,12 @@ def _continue(method: Method, plan: Plan, data: ImageDataset, folder: RunFolder,
         confirm_place(folder, description, options.moved)
         ledger = Ledger.open(folder.ledger)
         ledger.note("resumed")
-        run = Run(folder.path, plan, data, ledger, Randomness(description.seed), device)
-        return _finish(method, run, options)
+        account, booking = description.account, None
+        if account is not None:
+            booking = replace(book(account.name, method, plan, description.seed, base), account=account)
+        with reserved(booking, folder, description, ledger):
+            run = Run(folder.path, plan, data, ledger, Randomness(description.seed), device)
+            return _finish(method, run, options)
 
 
 def _finish(method: Method, run: Run, options: TrainOptions) -> Release:

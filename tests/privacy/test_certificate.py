@@ -50,7 +50,7 @@ def _changed(path: str, value: object) -> dict:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("schema", 3),
+        ("schema", 4),
         ("surprise", 1),
         ("guarantees", []),
         ("guarantees.0.kind", "hope"),
@@ -74,7 +74,7 @@ def _changed(path: str, value: object) -> dict:
 )
 def test_a_certificate_that_is_not_of_the_schema_is_refused_by_the_place_of_the_mistake(path, value):
     place = path.split(".")[0]
-    with pytest.raises(InputError, match=rf"certificate: {place}.*; the certificate is not valid \(schema 1 or 2\)"):
+    with pytest.raises(InputError, match=rf"certificate: {place}.*; the certificate is not valid \(schema 1 to 3\)"):
         parse_certificate(_changed(path, value))
 
 

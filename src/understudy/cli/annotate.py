@@ -48,6 +48,7 @@ def command(
     settings: common.SetValues = None,
     device: common.Device = None,
     seed: common.Seed = None,
+    account: common.Account = None,
     resume: common.Resume = False,
     moved: common.Moved = False,
     as_json: common.Json = False,
@@ -72,11 +73,14 @@ def command(
         source = common.data_options(data, records, classes, shape, declare)
         options = TrainOptions(config=common.read_settings(config, settings, device), seed=seed, moved=moved)
         if resume:
-            asked = {"epsilon": epsilon, "delta": delta}
+            asked = {"epsilon": epsilon, "delta": delta, "account": account}
             annotated = continue_run(out, source, asked, options, watch_run, annotation=True)
         else:
-            options, budget = replace(options, command=common.command_line()), _budget(epsilon, delta)
+            options = replace(options, command=common.command_line(), account=account, warn=common.warn)
+            budget = _budget(epsilon, delta)
             annotated = start_annotation(release, source, budget, out, options, watch_run)
+    elif account is not None:
+        raise InputError("annotate: --account is for training an annotator; labelling images costs nothing")
     else:
         annotated = load(release)
     labelled = None if images is None or to is None else label_to(annotated, images, to)
@@ -98,10 +102,11 @@ def _tell(release: Release, out: Path | None, labelled: dict[str, Any] | None, a
     headline, place = release.certificate.headline, None if out is None else RunFolder(out).release
     if as_json:
         told = {"release": None if place is None else str(place), "epsilon": headline.epsilon, "delta": headline.delta}
-        common.print_json({**told, "labelled": labelled})
+        common.print_json({**told, "labelled": labelled, **common.account_figures(release.certificate)})
         return
     if out is not None:
         typer.echo(f"{claim(headline)}, generator and annotator together: the release is in {place}")
+        common.tell_account(release.certificate)
         typer.echo(f"next: understudy verify {shlex.quote(str(out))}")
     if labelled is not None:
         typer.echo(f"{labelled['count']} labelled images in {labelled['path']}")

@@ -54,6 +54,7 @@ def command(
     shape: common.Shape = None,
     declare: common.Declare = None,
     device: common.Device = None,
+    account: common.Account = None,
     moved: common.AllMoved = False,
     as_json: common.Json = False,
 ) -> None:
@@ -81,6 +82,7 @@ def command(
         fast=fast,
         test_data=test_data,
         moved=moved,
+        account=account,
         command=common.command_line(),
     )
     entrants = [

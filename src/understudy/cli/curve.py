@@ -50,6 +50,7 @@ def command(
     config: common.ConfigFile = None,
     settings: common.SetValues = None,
     device: common.Device = None,
+    account: common.Account = None,
     moved: common.AllMoved = False,
     as_json: common.Json = False,
 ) -> None:
@@ -67,7 +68,7 @@ def command(
     if collect:
         used = {"--data": data, "--epsilon": epsilon, "--delta": delta, "--config": config, "--set": settings}
         used |= {"--samples": samples, "--device": device, "--preset": preset, "--fast": fast or None}
-        used |= {"--test-data": test_data, "--moved": moved or None}
+        used |= {"--test-data": test_data, "--moved": moved or None, "--account": account}
         used |= {"--repeats": repeats if repeats != 1 else None}
         _refuse("--collect draws finished runs", {name: value for name, value in used.items() if value is not None})
         curve = collect_runs([Path(folder) for folder in what], over or [], names, out)
@@ -86,6 +87,7 @@ def command(
             fast=fast,
             test_data=test_data,
             moved=moved,
+            account=account,
             command=common.command_line(),
         )
         entrant = Entrant(what[0], common.read_settings(config, settings, device), preset)

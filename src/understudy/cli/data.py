@@ -1,17 +1,22 @@
-"""``understudy data``: list, fetch and import the data sets that are known by name, and check data of your own."""
+"""``understudy data``: data sets that are known by name, data of your own, and accounts of what they may reveal."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from understudy.cli import options as common
+from understudy.errors import InputError
+
+if TYPE_CHECKING:
+    from understudy.runs.accounts import Account
 
 app = typer.Typer(
-    help="List, fetch and import the data sets known by name; check data of your own.", no_args_is_help=True
+    help="List, fetch and import the data sets known by name; check data of your own; keep accounts of them.",
+    no_args_is_help=True,
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -110,4 +115,86 @@ def check_set(
     found = check_source(path, split, Declared(None, classes, options.source_options()))
     typer.echo(json.dumps(found.as_dict()) if as_json else "\n".join(found.lines()))
     if found.broken:
+        raise typer.Exit(1)
+
+
+# Accounts: what all runs on the same data may reveal together
+
+
+@app.command("account")
+def account_of_data(
+    name: Annotated[str, typer.Argument(help="A name of your choice; certificates state it, so it becomes public.")],
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="Open it: what all runs may spend.")] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="Open it: what all runs may spend.")] = None,
+    unit: Annotated[str, typer.Option("--unit", help="Whose privacy it counts: record, person or client.")] = "record",
+    adjacency: Annotated[
+        str, typer.Option("--adjacency", help="Neighbouring data sets: add-remove, or replace-one.")
+    ] = "add-remove",
+    rule: Annotated[
+        str,
+        typer.Option(
+            "--filter",
+            help="How runs add up: renyi (any method), gaussian (tightest, without sampled batches), or sum (epsilons "
+            "and deltas, also for federations).",
+        ),
+    ] = "renyi",
+    order: Annotated[float | None, typer.Option("--order", help="Of the renyi filter; decided by the budget.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Open an account for data with --epsilon and --delta; without them, show what its runs have taken.
+
+    A run with --account NAME reserves its whole plan here before anything is computed from the data, and is refused
+    (exit code 3) if all runs together would exceed the account. Its terms never change.
+    """
+    from understudy.privacy.budget import stated_budget
+    from understudy.privacy.filters import terms_of
+    from understudy.runs.accounts import open_account, read_account
+
+    budget = stated_budget(epsilon, delta)
+    if budget is None:
+        chosen = {"--unit": unit != "record", "--adjacency": adjacency != "add-remove", "--filter": rule != "renyi"}
+        given = next((option for option, set_ in {**chosen, "--order": order is not None}.items() if set_), None)
+        if given is not None:
+            raise InputError(f"account: {given} is set when one is opened; pass --epsilon and --delta too")
+        account = read_account(name)
+    else:
+        account = open_account(name, terms_of(budget, unit, adjacency, rule, order))
+    typer.echo(json.dumps(account.as_dict()) if as_json else "\n".join(_account_lines(account)))
+
+
+def _account_lines(account: Account) -> list[str]:
+    from understudy.runs.accounts import counted
+
+    terms, (epsilon, delta) = account.terms, account.total
+    rule = terms.filter if terms.order is None else f"{terms.filter} at order {terms.order:g}"
+    lines = [
+        f"{account.name}: epsilon {terms.epsilon:g} at delta {terms.delta:g} for all runs together (unit {terms.unit}, "
+        f"{terms.adjacency}, filter {rule}), opened {account.opened}",
+        f"taken by {counted(len(account.entries))}: epsilon {epsilon:g}" + (f" at delta {delta:g}" if delta else ""),
+        f"left: one more run of about epsilon {account.room:g}",
+    ]
+    return lines + [f"  {entry.date}  {entry.method}  {entry.folder}" for entry in account.entries]
+
+
+@app.command("accounts")
+def list_accounts(as_json: Json = False) -> None:
+    """List the accounts that are open on this machine, and what is left in them."""
+    from understudy.runs.accounts import account_names, read_account
+
+    rows, damaged = [], {}
+    for name in account_names():
+        try:
+            rows.append(read_account(name))
+        except InputError as error:
+            damaged[name] = str(error)
+    if as_json:
+        typer.echo(json.dumps({"accounts": [account.as_dict() for account in rows], "damaged": damaged}))
+    elif not rows and not damaged:
+        typer.echo("no account is open here; `understudy data account NAME --epsilon 10 --delta 1e-5` opens one")
+    else:
+        for account in rows:
+            typer.echo("\n".join(_account_lines(account)[:3]))
+        for sentence in damaged.values():
+            typer.echo(sentence, err=True)
+    if damaged:
         raise typer.Exit(1)

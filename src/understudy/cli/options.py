@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from understudy.experiments.curves import Curve
     from understudy.methods.base import Method
     from understudy.privacy.budget import Budget
+    from understudy.privacy.certificate import Certificate
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
@@ -69,6 +70,15 @@ Moved = Annotated[
     bool, typer.Option("--moved", help="With --resume: OUT is a copy, and no other copy of the run is continued.")
 ]
 AllMoved = Annotated[bool, typer.Option("--moved", help="OUT is a copy, and no other copy of its runs is continued.")]
+Account = Annotated[
+    str | None,
+    typer.Option(
+        "--account",
+        metavar="NAME",
+        help="Reserve the whole plan in this account of the data first (`understudy data account`). Its name and total "
+        "become public with the certificate.",
+    ),
+]
 Temperature = Annotated[
     float, typer.Option("--temperature", help="Below 1: images are more typical and vary less. Costs no privacy.")
 ]
@@ -173,6 +183,23 @@ def describe_points(head: list[str], rows: list[list[str]], found: Curve) -> str
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
     lines += [total.in_words() for total in found.totals]
     return "\n".join([*lines, f"({found.stamp or 'the real data were declared public'})"])
+
+
+def warn(sentence: str) -> None:
+    """Something that concerns the owner of the data alone."""
+    typer.echo(f"warning: {sentence}", err=True)
+
+
+def tell_account(certificate: Certificate) -> None:
+    """What the account of a run has come to."""
+    if certificate.account is not None:
+        typer.echo(certificate.account.in_words())
+
+
+def account_figures(certificate: Certificate) -> dict[str, Any]:
+    """The same for ``--json``."""
+    account = certificate.account
+    return {} if account is None else {"account": account.model_dump(exclude_none=True)}
 
 
 def command_line() -> str:

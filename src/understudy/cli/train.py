@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,6 +40,7 @@ def command(
     settings: common.SetValues = None,
     device: common.Device = None,
     seed: common.Seed = None,
+    account: common.Account = None,
     resume: common.Resume = False,
     moved: common.Moved = False,
     yes: Annotated[
@@ -59,11 +61,12 @@ def command(
     common.refuse_moved_alone(moved, resume)
     if resume:
         options = TrainOptions(config=settled, seed=seed, preset=preset, moved=moved)
-        asked = {"method": method, "epsilon": epsilon, "delta": delta}
+        asked = {"method": method, "epsilon": epsilon, "delta": delta, "account": account}
         release = continue_run(out, source, asked, options, watch_run)
     else:
         foreseen = partial(_before, out, yes)
         options = TrainOptions(settled, seed, command=common.command_line(), preset=preset, before=foreseen)
+        options = replace(options, account=account, warn=common.warn)
         budget = common.parse_budget(get_method(method), epsilon, delta)
         release = start_run(method, source, budget, out, options, watch_run)
     _tell(release, out, as_json)
@@ -88,12 +91,14 @@ def _tell(release: Release, out: Path, as_json: bool) -> None:
         names = {"run": str(out), "release": str(RunFolder(out).release), "method": release.method}
         headline = None if stamp else release.certificate.headline
         figures = {name: headline and getattr(headline, name) for name in ("epsilon", "delta")}
-        marks = {"not_private": stamp} if stamp else {}
+        marks: dict[str, Any] = {"not_private": stamp} if stamp else {}
+        marks |= common.account_figures(release.certificate)
         common.print_json({**names, **figures} | marks | _other_figures(release, out))
         return
     for line in by_viewer(release.certificate.guarantees):
         typer.echo(line)
     typer.echo(f"{stamp or claim(release.certificate.headline)}: the release is in {RunFolder(out).release}")
+    common.tell_account(release.certificate)
     _tell_other_figures(release, out)
     if release.certificate.randomness != OS_ENTROPY:
         typer.echo(f"{release.certificate.randomness}: who knows the seed can remove the noise, so `verify` refuses it")

@@ -208,17 +208,18 @@ class _Methods(_Experiment):
         methods = raw.get("methods") if isinstance(raw, dict) else None
         told: dict[str, Any] = methods if isinstance(methods, dict) else {}
         names = set(_told(self.tasks[0]))
-        if not told or not all(isinstance(each, dict) and set(each) == names for each in told.values()):
+        if not told or not all(isinstance(each, dict) and set(each) | {"account"} == names for each in told.values()):
             raise InputError(f"compare: {path} is not the description of a comparison; choose another folder")
-        common = {name: next(iter(told.values()))[name] for name in ("samples", "fast", "test_data")}
+        common = {name: next(iter(told.values())).get(name) for name in ("samples", "fast", "test_data", "account")}
         for task in self.tasks:
             self._check_same(task.name, told.get(task.name, {**_told(task), **common}), _told(task))
         return [self._task(name, each) for name, each in told.items()]
 
     def _task(self, name: str, told: Mapping[str, Any]) -> Task:
         entrant = Entrant(told["method"], told["config"], told["preset"])
-        names = ("epsilon", "delta", "samples", "fast", "test_data")
-        return Task(self.out / RUNS / name, entrant, replace(self.options, **{key: told[key] for key in names}))
+        names = ("epsilon", "delta", "samples", "fast", "test_data", "account")
+        asked: dict[str, Any] = {key: told.get(key) for key in names}
+        return Task(self.out / RUNS / name, entrant, replace(self.options, **asked))
 
     def described(self, tasks: Sequence[Task], data: ImageDataset) -> dict[str, Any]:
         return {"methods": {task.name: _told(task) for task in tasks}}
@@ -270,6 +271,7 @@ class _Sweep(_Experiment):
             "preset": self.entrant.preset,
             "test_data": self.options.test_data,
             "fast": self.options.fast,
+            "account": self.options.account,
             "data": data.name,
             "declared": self.options.source.as_dict(),
         }
@@ -308,7 +310,8 @@ def _told(task: Task) -> dict[str, Any]:
     entrant, options = task.entrant, task.options
     told = {"method": entrant.method, "epsilon": options.epsilon, "delta": options.delta, "config": entrant.config}
     told |= {"preset": entrant.preset, "samples": options.samples, "fast": options.fast}
-    plain: dict[str, Any] = json.loads(json.dumps({**told, "test_data": options.test_data}))
+    told |= {"test_data": options.test_data, "account": options.account}
+    plain: dict[str, Any] = json.loads(json.dumps(told))
     return plain
 
 

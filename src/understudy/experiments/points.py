@@ -22,11 +22,13 @@ from understudy.methods.base import check_budget, configure
 from understudy.methods.config import apply_settings
 from understudy.methods.registry import get_method
 from understudy.privacy.budget import stated_budget
+from understudy.runs.accounts import book, read_account
 from understudy.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from understudy.data.dataset import ImageDataset
     from understudy.data.domain import Domain
+    from understudy.privacy.filters import Charge
 
 BUDGET_KEYS = ("epsilon", "delta")
 MOST_POINTS = 1000
@@ -78,6 +80,7 @@ class ExperimentOptions:
     fast: bool = False
     test_data: str | None = None
     moved: bool = False  # the folder is a copy
+    account: str | None = None  # what every run reserves its plan in
     command: str | None = None  # the command line, which every run writes down
 
     @property
@@ -184,8 +187,9 @@ def check_tasks(tasks: Sequence[Task], domain: Domain | None = None) -> None:
     """Refuse settings, presets and budgets that cannot be; with the domain also plans that cost too much.
 
     Privacy: done for all points before the first private read, so that an experiment that cannot be paid for spends
-    nothing.
+    nothing. Where the runs are charged to an account, all of them together must fit; each reserves its own plan.
     """
+    prices: dict[str, Charge] = {}
     for task in tasks:
         if task.run.begun:
             continue  # was checked when it was started
@@ -195,6 +199,8 @@ def check_tasks(tasks: Sequence[Task], domain: Domain | None = None) -> None:
         if domain is None or task.point.repeat > 1:
             continue  # nothing to price yet, or the same plan again
         plan = method.plan(config, domain, budget)
+        if task.options.account is not None:
+            prices[_priced(task)] = book(task.options.account, method, plan).charge
         if plan.epsilon > budget.epsilon:
             raise BudgetError(
                 f"budget: {task.title} costs epsilon {plan.epsilon:g}, but only {budget.epsilon:g} is allowed; "
@@ -202,6 +208,15 @@ def check_tasks(tasks: Sequence[Task], domain: Domain | None = None) -> None:
                 + " privacy.noise_multiplier out to have it calibrated"
                 + ("" if task.point.values else ", or leave the method out")
             )
+
+    charges = [prices[_priced(task)] for task in tasks if not task.run.begun and _priced(task) in prices]
+    if charges and tasks[0].options.account is not None:
+        read_account(tasks[0].options.account).check(*charges)
+
+
+def _priced(task: Task) -> str:
+    """What the price of a point follows from; repeats of a point have one price."""
+    return json.dumps([asdict(task.entrant), task.options.epsilon, task.options.delta], sort_keys=True)
 
 
 def check_evaluation(options: ExperimentOptions, data: ImageDataset) -> None:

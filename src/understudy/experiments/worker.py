@@ -13,9 +13,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
-from understudy.errors import AbortedRun, CheckError, InputError, InterruptedRun, UnderstudyError
+from understudy.errors import AbortedRun, BudgetError, CheckError, InputError, InterruptedRun, UnderstudyError
 from understudy.experiments.points import Task
 from understudy.files import open_private
 from understudy.privacy.budget import stated_budget
@@ -43,9 +44,11 @@ def bring_to_end(task: Task, audience: Audience) -> None:
     entrant, options = task.entrant, task.options
     if not task.run.released and task.run.begun:
         asked = {"method": entrant.method, "epsilon": options.epsilon, "delta": options.delta}
+        asked |= {"account": options.account}
         api.continue_run(task.folder, options.source, asked, api.TrainOptions(moved=options.moved), audience.watch)
     elif not task.run.released:
         training = api.TrainOptions(entrant.config, preset=entrant.preset, command=options.command)
+        training = replace(training, account=options.account, warn=audience.say)
         budget = stated_budget(options.epsilon, options.delta)
         api.start_run(entrant.method, options.source, budget, task.folder, training, audience.watch)
     drawn = releases.EvaluateOptions(options.samples, test_data=options.test_data, scoring=audience.scoring)
@@ -103,6 +106,8 @@ class _Crew:
                     problems[turn.task.name] = sentence
                 elif code == InterruptedRun.exit_code:
                     failures.append(InterruptedRun(turn.interruption))
+                elif code == BudgetError.exit_code:
+                    failures.append(BudgetError(sentence))
                 elif code:
                     failures.append(InputError(sentence))
         if failures:

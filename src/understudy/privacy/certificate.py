@@ -17,6 +17,7 @@ from understudy.files import read_json
 from understudy.privacy.audits import AuditRecord
 from understudy.privacy.claims.statements import BayesianClaim
 from understudy.privacy.events import Event, Unit
+from understudy.privacy.filters import Statement
 
 NOT_PRIVATE = "not private: trained without clipping or noise; do not publish"
 NOT_COVERED = (
@@ -29,7 +30,8 @@ NOT_COVERED = (
 )
 """What no certificate covers, word for word: ``verify`` looks for each sentence, so one that is reworded stays here too
 (as an alternative), or releases that state it the old way are no longer verified."""
-_INVALID = "the certificate is not valid (schema 1 or 2)"
+_INVALID = "the certificate is not valid (schema 1 to 3)"
+ACCOUNT_SCHEMA = 3
 _WIDE = Context(prec=400)  # enough digits for any float
 
 
@@ -77,11 +79,12 @@ class Certificate(Strict):
 
     ``not_private`` stamps a generator of a method without privacy: it has no events and no guarantee, and nobody can
     take it for a certified one, because ``verify`` refuses it and ``headline`` does not exist. ``data_dependent`` holds
-    claims of another kind, which nobody can recompute without the data: never without a guarantee beside them. Schema 2
-    is 1 with people as units; it is written only where there are any.
+    claims of another kind, which nobody can recompute without the data: never without a guarantee beside them.
+    ``account`` is what all runs that were charged to one account reveal together. Schema 2 is 1 with people as units,
+    and schema 3 is 2 with an account; each is written only where it is needed.
     """
 
-    schema_version: Annotated[int, Field(strict=True, ge=1, le=2, alias="schema")] = 1  # Literal[1] takes true
+    schema_version: Annotated[int, Field(strict=True, ge=1, le=3, alias="schema")] = 1  # Literal[1] takes true
     method: str
     created: str
     software: dict[str, str]
@@ -100,6 +103,7 @@ class Certificate(Strict):
     not_covered: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     audits: tuple[AuditRecord, ...] | None = None
+    account: Statement | None = None
 
     @field_validator("audits")
     @classmethod
@@ -131,6 +135,14 @@ class Certificate(Strict):
     def _people_need_schema_2(self) -> Certificate:
         if self.schema_version < schema_for(self.guarantees, self.events):
             raise ValueError("schema: 1, but people are units from schema 2 on")
+        return self
+
+    @model_validator(mode="after")
+    def _accounts_need_schema_3(self) -> Certificate:
+        if self.account is not None and self.schema_version < ACCOUNT_SCHEMA:
+            raise ValueError(f"schema: {self.schema_version}, but an account is stated from schema 3 on")
+        if self.account is not None and not self.guarantees:
+            raise ValueError("account: a generator that is not private is charged to none")
         return self
 
     @property

@@ -18,7 +18,7 @@ from understudy.engines.teacher.config import TaughtConfig
 from understudy.errors import InputError, UnderstudyError
 from understudy.methods.config import build_config, left_open
 from understudy.methods.registry import ANNOTATED, get_method, method_names
-from understudy.privacy import accounting
+from understudy.privacy import accounting, filters
 from understudy.privacy.audits import AuditRecord
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import NOT_COVERED, Certificate, ClientLimits, Guarantee
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from understudy.release.contents import ReleaseConfig
 
 Value = TypeVar("Value")
+MOST_EVENTS = 20  # each takes seconds; releases have three at most
 _ANNOTATED_KIND = "annotated"  # of a generator with a classifier beside it (``models/generator.py``)
 
 
@@ -303,6 +304,15 @@ def check_audits(certificate: Certificate) -> Iterator[Check]:
         return
     for number, audit in enumerate(audits, start=1):
         yield outcome(f"audit {number}", partial(_standing, audit, certificate))
+
+
+def check_account(certificate: Certificate) -> Iterator[Check]:
+    """Whether the total that an account is stated to have reached can be that of the events in this certificate."""
+    account = certificate.account
+    if account is None or len(certificate.events) > MOST_EVENTS:
+        return
+    claim = (certificate.headline.epsilon, certificate.headline.delta)
+    yield outcome("account", lambda: filters.check_statement(account, certificate.events, claim))
 
 
 def _standing(audit: AuditRecord, certificate: Certificate) -> str:

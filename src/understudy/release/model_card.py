@@ -65,6 +65,7 @@ def model_card(release: Release, signer: str | None = None) -> str:
         "![samples drawn from the generator](samples.png)\n",
         f"## The guarantee: {claim(certificate.headline)}\n",
         "\n".join(f"- {sentence}" for sentence in _guarantee(release)) + "\n",
+        *_account(release),
         "The guarantee follows from these accesses to the data, if they are all there were:\n",
         "\n".join(f"- {plain(event_in_words(event))}" for event in certificate.events) + "\n",
         *_data_dependent(release),
@@ -108,6 +109,15 @@ def _guarantee(release: Release) -> list[str]:
     lines = by_viewer(certificate.guarantees) or map(against, certificate.guarantees[1:])
     viewers = [f"{line[0].upper()}{line[1:]}." for line in lines]
     return [*in_words(certificate.headline, attack_bound(certificate)), *viewers]
+
+
+def _account(release: Release) -> list[str]:
+    """What all runs of one account reveal together, as whoever trained it says."""
+    account = release.certificate.account
+    if account is None:
+        return []
+    together = plain(f"{account.in_words()}.")
+    return [f"Stated by whoever trained it, for all releases of one owner together: {together}\n"]
 
 
 def _data_dependent(release: Release) -> list[str]:

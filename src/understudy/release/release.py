@@ -24,6 +24,7 @@ from understudy.models.annotator import AnnotatedGenerator
 from understudy.models.generator import Generator, Watch
 from understudy.privacy import accounting
 from understudy.privacy.certificate import (
+    ACCOUNT_SCHEMA,
     NOT_COVERED,
     NOT_PRIVATE,
     Certificate,
@@ -48,6 +49,7 @@ from understudy.release.contents import (
     sha256,
     weights_to_bytes,
 )
+from understudy.runs.accounts import statement_for
 from understudy.runs.description import RunDescription
 from understudy.runs.folder import RunFolder
 
@@ -267,7 +269,9 @@ def build_release(
         "created": datetime.now(UTC).date().isoformat(),  # no time of day: it would show how long the run took
         "software": {name: _version(name) for name in ("understudy", "torch", "dp-accounting", "numpy", "scipy")},
         **certificate_fields,
-        "schema": schema_for(
+        "schema": ACCOUNT_SCHEMA
+        if certificate_fields.get("account") is not None
+        else schema_for(
             [Guarantee.model_validate(claim) for claim in certificate_fields.get("guarantees", ())],
             [Event.model_validate(event) for event in certificate_fields.get("events", ())],
         ),
@@ -310,11 +314,15 @@ def _certificate_fields(
     claims = _claims(method, folder, description, ledger)
     promised = [Guarantee.model_validate(claim) for claim in claims["guarantees"]]
     disclosed = (statements.NOT_COVERED,) if claims.get("data_dependent") else ()
+    account = None
+    if description.account is not None and description.identity is not None:
+        account = statement_for(description.account, description.identity.name)
     return {
         **claims,
         "assumed_public": description.domain.assumed_public(),
         "randomness": Randomness(description.seed).stamp,
-        "runs_on_this_data": description.runs_on_this_data,
+        "runs_on_this_data": max(description.runs_on_this_data, account.runs if account else 0),
+        "account": None if account is None else account.model_dump(exclude_none=True),
         "plan_raised": ledger.plan_was_raised(),
         "remarks": [*description.remarks, *description.declared_moves, *by_viewer(promised)],
         "not_covered": (*NOT_COVERED, *method.not_covered, *disclosed),

@@ -53,7 +53,7 @@ DOES_NOT_PROVE = (
     "anything about README.md and samples.png, which illustrate the release and are not hashed",
 )
 
-_MOST_EVENTS, _MOST_GUARANTEES = 20, 10  # each takes seconds; releases have three of either at most
+_MOST_GUARANTEES = 10  # each takes seconds; releases have three at most
 _REFINED_EPSILON, _REFINED_NOISE = 50.0, 0.3
 
 
@@ -160,7 +160,7 @@ def _verify(place: Path) -> Verification:
         checks.append(Check("guarantee", False, f"none: {certificate.not_private}"))
         return Verification(None, None, None, tuple(checks), stated=stated)
     checks += _check_promise(config, certificate)
-    checks += looks.check_audits(certificate)
+    checks += [*looks.check_audits(certificate), *looks.check_account(certificate)]
     epsilon, recomputed, remarks = _recompute(config, certificate)
     headline = certificate.headline
     return Verification(epsilon, headline.delta, headline.epsilon, (*checks, *recomputed), tuple(remarks), stated)
@@ -173,6 +173,8 @@ def _stated(certificate: Certificate) -> Iterator[str]:
     drawn = "drawn from the operating system" if certificate.randomness == OS_ENTROPY else certificate.randomness
     yield f"randomness: {drawn}"
     yield f"runs on this data: {certificate.runs_on_this_data}"
+    if certificate.account is not None:
+        yield certificate.account.in_words()
     yield "the events took place as they are listed, and nothing else touched the data"
     if certificate.stopped_because is not None:
         raised = ", after its plan was raised" if certificate.plan_raised else ""
@@ -279,7 +281,7 @@ def _check_promise(config: ReleaseConfig | None, certificate: Certificate) -> li
 def _recompute(config: ReleaseConfig | None, certificate: Certificate) -> tuple[float | None, list[Check], list[str]]:
     """The headline figure, the checks of every guarantee, and remarks on them."""
     for name, found, most in (
-        ("events", certificate.events, _MOST_EVENTS),
+        ("events", certificate.events, looks.MOST_EVENTS),
         ("guarantees", certificate.guarantees, _MOST_GUARANTEES),
     ):
         if len(found) > most:

@@ -10,17 +10,23 @@ from __future__ import annotations
 
 import fcntl
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Domain
-from understudy.errors import InputError
+from understudy.errors import InputError, InterruptedRun, UnderstudyError
 from understudy.files import read_json, write_text
 from understudy.privacy.budget import Budget, NoBudget
+from understudy.privacy.ledger import Ledger
+from understudy.runs.accounts import AccountName, Booking
 from understudy.runs.copies import MOVED, RunIdentity, state_folder
 from understudy.runs.folder import RunFolder
+
+_LEFT_OUT = ("base_sha256", "account")  # where there is none
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,7 @@ class RunDescription:
     source: dict[str, Any] | None = None
     identity: RunIdentity | None = None  # None: a run from before there was one
     base_sha256: str | None = None  # of the certificate of the release that is annotated
+    account: AccountName | None = None  # what the run is charged to, beside its own budget
 
     @property
     def declared_moves(self) -> list[str]:
@@ -52,8 +59,9 @@ class RunDescription:
             "budget": None if isinstance(self.budget, NoBudget) else asdict(self.budget),
             "domain": self.domain.model_dump(mode="json"),
             "identity": None if self.identity is None else self.identity.model_dump(),
+            "account": None if self.account is None else self.account.model_dump(),
         }
-        return {key: value for key, value in values.items() if (key, value) != ("base_sha256", None)}
+        return {key: value for key, value in values.items() if value is not None or key not in _LEFT_OUT}
 
 
 def read_description(folder: RunFolder) -> RunDescription:
@@ -65,7 +73,9 @@ def read_description(folder: RunFolder) -> RunDescription:
         budget = NoBudget() if raw["budget"] is None else Budget(**raw["budget"])
         identity = None if raw.get("identity") is None else RunIdentity.model_validate(raw["identity"])
         domain = Domain.model_validate(raw["domain"])
-        return RunDescription(**{**raw, "budget": budget, "domain": domain, "identity": identity})
+        account = None if raw.get("account") is None else AccountName.model_validate(raw["account"])
+        read = {"budget": budget, "domain": domain, "identity": identity, "account": account}
+        return RunDescription(**{**raw, **read})
     except (AttributeError, KeyError, TypeError, ValueError):
         raise InputError(f"run: {folder.description} is not the description of a run; the file is damaged") from None
 
@@ -101,6 +111,34 @@ def check_same_data(folder: RunFolder, description: RunDescription, data: ImageD
         raise InputError(
             f"run: {folder.path} was started on other data ({description.data}); resume it with the same data"
         )
+
+
+@contextmanager
+def reserved(
+    booking: Booking | None, folder: RunFolder, description: RunDescription, ledger: Ledger, new: bool = False
+) -> Iterator[None]:
+    """Hold the reservation of a run while it goes on; a ``new`` one that fails before it has spent gives it back.
+
+    One that is interrupted keeps it, because it is to be continued; so does one that is killed, and one that was begun
+    before, because another copy of it may have spent. Where there is no room a new run leaves no description.
+    """
+    if booking is None or description.identity is None:
+        yield
+        return
+    try:
+        booking.reserve(description.identity.name, folder.path, ledger)
+    except UnderstudyError:
+        if new:
+            folder.description.unlink(missing_ok=True)
+        raise
+    try:
+        yield
+    except InterruptedRun:
+        raise
+    except BaseException:
+        if new:
+            booking.give_back(description.identity.name, ledger)
+        raise
 
 
 def count_run(data: ImageDataset) -> int:

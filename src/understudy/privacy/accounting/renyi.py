@@ -45,6 +45,25 @@ def epsilon(events: Sequence[Event], delta: float) -> float:
     return float(rdp.compute_epsilon(ORDERS, total, delta)[0])
 
 
+def divergence(events: Sequence[Event], order: float) -> float:
+    """The Renyi divergence of all events together at one of ``ORDERS``, in both directions; inf where there is none.
+
+    At an order that was fixed beforehand it adds up over plans that are chosen adaptively (Feldman and Zrnic 2021).
+    """
+    place = int(np.argmin(np.abs(np.array(ORDERS) - order)))
+    if not math.isclose(ORDERS[place], order, rel_tol=1e-12):
+        raise InputError(f"order: {order:g} is not among those that are accounted; the nearest is {ORDERS[place]:g}")
+    total = 0.0
+    for event in events:
+        total += float(_divergence(event)[place])
+    return math.inf if math.isnan(total) else total
+
+
+def converted(divergence: float, order: float, delta: float, floor: float = 0.0) -> float:
+    """Epsilon at ``delta`` of a divergence at ``order`` (Canonne, Kamath, Steinke 2020)."""
+    return max(floor, divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1))
+
+
 def _divergence(event: Event) -> Array:
     """The Renyi divergence of the whole event at ``ORDERS``, with an allowance for rounding in each execution."""
     orders = np.array(ORDERS)

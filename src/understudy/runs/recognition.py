@@ -1,0 +1,116 @@
+"""Which data an account has seen: a private print that only warns their owner, on this machine.
+
+Nothing is decided by it, and nothing of it is published: whether data were seen before depends on the data. The print
+is kept beside the accounts, for their owner alone, and under a key of its own, so that it confirms no guess to whoever
+gets hold of it without the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import secrets
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from understudy.data.dataset import ImageDataset
+from understudy.errors import UnderstudyError
+from understudy.files import read_object, write_text
+from understudy.runs.accounts import account_names, accounts_folder, exclusive
+
+_KEPT = 256  # smallest marks of single images: enough to tell a tenth in common from none
+_SHARED = 0.1
+_BLOCK = 1024
+Seen = dict[str, list[list[str]]]
+
+
+def warn_past_accounts(data: ImageDataset, account: str | None, warn: Callable[[str], None] | None) -> None:
+    """Tell the owner that these data belong to an account that this run is not charged to.
+
+    Privacy: it depends on the data, so it is said to whoever runs this program and written nowhere.
+    """
+    names = account_names()
+    if not any(name != account for name in names):
+        return
+    try:
+        key, seen = _read()
+        marks = _print(data, key)
+    except (UnderstudyError, OSError, ValueError) as error:
+        _tell(warn, f"account: whether these data belong to one cannot be told ({error}); remove the file to end this")
+        return
+    for name in names:
+        if name != account and any(_alike(marks, set(known)) for known in seen.get(name, [])):
+            _tell(
+                warn,
+                f"account: these data went through {name} before, which does not count this run; pass --account {name} "
+                "(account=...) to have it counted, or its promise holds without this run only",
+            )
+
+
+def remember(account: str, data: ImageDataset) -> None:
+    """Keep the print of data that are charged to an account.
+
+    Privacy: it stays in a file of the owner. That it cannot be kept stops no run, because nothing rests on it.
+    """
+    try:
+        with exclusive():
+            key, seen = _read()
+            marks, known = _print(data, key), seen.setdefault(account, [])
+            if marks not in map(set, known):
+                known.append(sorted(marks))
+                write_text(_path(), json.dumps({"key": key.hex(), "seen": seen}) + "\n", private=True)
+    except (UnderstudyError, OSError, ValueError):
+        return
+
+
+def _tell(warn: Callable[[str], None] | None, sentence: str) -> None:
+    if warn is not None:
+        warn(sentence)
+    else:
+        warnings.warn(sentence, UserWarning, stacklevel=2)
+
+
+def _path() -> Path:
+    return accounts_folder() / "seen"
+
+
+def _read() -> tuple[bytes, Seen]:
+    """The key and what was seen; a new key where there is nothing yet."""
+    if not _path().exists():
+        return secrets.token_bytes(32), {}
+    raw = read_object(_path(), "prints of data")
+    seen = raw.get("seen")
+    if not isinstance(seen, dict) or not all(isinstance(each, list) for each in seen.values()):
+        raise ValueError(f"{_path()} is damaged")
+    return bytes.fromhex(str(raw.get("key"))), seen
+
+
+def _print(data: ImageDataset, key: bytes) -> set[str]:
+    """The smallest keyed marks of single images, whatever their order and labels, and one of all data together.
+
+    Images of a data store stay unread: such data are known as a whole or not at all.
+    """
+    whole = hashlib.blake2b(data.fingerprint().encode(), digest_size=16, key=key).hexdigest()
+    if not isinstance(data.images, np.ndarray):
+        return {whole}
+    return {whole, *heapq.nsmallest(_KEPT, set(_marks(data, key)))}
+
+
+def _marks(data: ImageDataset, key: bytes) -> Iterator[str]:
+    for start in range(0, len(data.images), _BLOCK):
+        for image in np.ascontiguousarray(data.images[start : start + _BLOCK]):
+            yield hashlib.blake2b(image.data, digest_size=8, key=key).hexdigest()
+
+
+def _alike(first: set[str], second: set[str]) -> bool:
+    """Whether two prints are of the same data, or of data with more than a tenth of their images in common."""
+    ours, theirs = ({mark for mark in marks if len(mark) == 16} for marks in (first, second))
+    if {mark for mark in first if len(mark) != 16} & {mark for mark in second if len(mark) != 16}:
+        return True
+    smallest = heapq.nsmallest(min(_KEPT, len(ours | theirs)), ours | theirs)
+    shared = sum(mark in ours and mark in theirs for mark in smallest)
+    return bool(smallest) and shared > _SHARED * len(smallest)
