@@ -25,7 +25,7 @@ import understudy as us
 from record import command_line, current_commit
 from understudy.devices import choose_device, describe_device
 from understudy.errors import InputError, UnderstudyError
-from understudy.evaluate.classifiers import CLASSIFIERS, ClassifierSetup
+from understudy.evaluate.classifiers import ClassifierSetup, table_classifiers
 from understudy.evaluate.downstream import DownstreamResult, LabelledImages, subsample
 from understudy.evaluate.evaluation import EvaluationConfig
 from understudy.evaluate.parallel import Crew, DownstreamProgress, cores, downstream_accuracies
@@ -69,7 +69,7 @@ PUBLISHED_AVERAGE = {"mnist": 0.88, "fashion-mnist": 0.79}
 
 def main() -> int:
     options = parse()
-    names = options.classifiers.split(",") if options.classifiers else list(CLASSIFIERS)
+    names = options.classifiers.split(",") if options.classifiers else list(table_classifiers())
     config = EvaluationConfig(device=options.device, fast=options.fast)
     train, test = (load(options.dataset, split) for split in ("train", "test"))
     setup = ClassifierSetup(10, config.seed, config.cnn, fast=options.fast)
@@ -79,8 +79,8 @@ def main() -> int:
     seconds = round(time.perf_counter() - started, 1)
     path = options.results / f"classifiers-{options.dataset}-real{'-fast' if options.fast else ''}.json"
     rows = kept_rows(path, len(train.labels)) | {name: row(result, options) for name, result in results.items()}
-    ordered = [rows[name] for name in CLASSIFIERS if name in rows]
-    whole = len(ordered) == len(CLASSIFIERS)
+    ordered = [rows[name] for name in table_classifiers() if name in rows]
+    whole = len(ordered) == len(table_classifiers())
     result = {
         "classifiers": ordered,
         "dataset": options.dataset,

@@ -110,9 +110,8 @@ def score(release: us.Release, options: argparse.Namespace, metrics: str) -> dic
         real_data_private=False,
         reference=False,
     )
-    pairs = ((real_train.images, real_train.labels), (real_test.images, real_test.labels))
     names = metrics.split(",")
-    result = evaluate(images[:, None], labels, *pairs, names, config)
+    result = evaluate(images, labels, real_train, real_test, names, config)
     return {name: result.value(name) for name in names}
 
 

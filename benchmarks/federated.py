@@ -74,7 +74,7 @@ def score(options: argparse.Namespace, train: us.ImageDataset, test: us.ImageDat
     """One row of the table: a trained generator's images, or the real ones, against the held-out images."""
     row: dict[str, Any] = {"method": options.method, "dataset": options.data}
     if options.task == "reference":
-        images, labels, promised = train.images, train.labels, {"method": "real data"}
+        images, labels, promised = train.pictures, train.labels, {"method": "real data"}
     else:
         images, labels, promised = generated(options, train)
     started = time.perf_counter()
@@ -86,8 +86,7 @@ def score(options: argparse.Namespace, train: us.ImageDataset, test: us.ImageDat
         reference=False,
     )
     config = replace(config, fast=options.fast, classes=train.domain.classes)
-    pairs = ((train.images, train.labels), (test.images, test.labels))
-    figures = evaluate(images, labels, *pairs, options.metrics.split(","), config).as_dict()
+    figures = evaluate(images, labels, train, test, options.metrics.split(","), config).as_dict()
     row |= promised | {name: figures[name] for name in ("fid", "cnn_accuracy", "inception_score")}
     row["scorer_accuracy"] = next(
         (part["classifier_accuracy"] for part in figures["figures"] if part["name"] == "is"), None
@@ -118,7 +117,7 @@ def generated(options: argparse.Namespace, train: us.ImageDataset) -> tuple[np.n
         "peak_gpu_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1) if torch.cuda.is_available() else None,
         "certificate": certificate,
     }
-    return images[:, None], labels, promised
+    return images, labels, promised
 
 
 def debug(options: argparse.Namespace, train: us.ImageDataset) -> dict[str, Any]:

@@ -14,7 +14,8 @@ goes on is the only one.
 
 Writes ``benchmarks/results/<method>-<dataset>-eps<E>[-<variant>].json`` and the sample grid beside it as a PNG. The
 data are looked for where ``understudy data list`` says; the Inception weights as ``understudy evaluate`` does. FID
-compares 60,000 generated images with the 10,000 test images; the CNN is trained on the generated images only.
+compares 60,000 generated images with the 10,000 test images; the CNN, and in colour the residual network beside it, are
+trained on the generated images only, and the row states how many parameters each has.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ import torch
 import understudy as us
 from record import command_line, current_commit, device_name, seconds_on_record
 from understudy.devices import choose_device
-from understudy.evaluate.evaluation import EvaluationConfig, evaluate
+from understudy.evaluate.evaluation import Evaluation, EvaluationConfig, evaluate, with_colour
 from understudy.methods.config import apply_settings
 from understudy.privacy.claims.statements import kept_claims
 from understudy.release.model_card import grid_png
@@ -135,10 +136,9 @@ def claimed(release: us.Release) -> dict[str, float | None]:
 
 
 def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:
-    """FID, CNN accuracy, Inception score and the averages over classifiers as asked for; null where not measured."""
+    """FID, accuracies, Inception score and the averages over classifiers as asked for; null where not measured."""
     real_train, real_test = us.load(options.dataset), us.load(options.dataset, split="test")
     images, labels = release.sample(options.samples, temperature=options.temperature)
-    channels_first = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
     config = EvaluationConfig(
         device=options.device,
         weights=options.weights,
@@ -146,14 +146,23 @@ def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:
         real_data_private=False,
         reference=False,
     )
-    pairs = ((real_train.images, real_train.labels), (real_test.images, real_test.labels))
-    result = evaluate(channels_first, labels, *pairs, options.metrics.split(","), config)
+    usual = with_colour(("fid", "cnn"), real_train.domain.shape[0])
+    metrics = usual if options.metrics is None else options.metrics.split(",")
+    result = evaluate(images, labels, real_train, real_test, metrics, config)
     names = ("fid", "cnn_accuracy", "inception_score", "average_accuracy", "calibrated_accuracy")
-    figures = {name: result.as_dict()[name] for name in names}
+    figures = {name: result.as_dict()[name] for name in names} | networks(result)
     if release.has_classifier:
-        shown = real_test.images[:, 0] if images.ndim == 3 else real_test.images.transpose(0, 2, 3, 1)
-        figures["classifier_accuracy"] = float((release.label(shown) == real_test.labels).mean())
+        figures["classifier_accuracy"] = float((release.label(real_test.pictures) == real_test.labels).mean())
     return figures
+
+
+def networks(result: Evaluation) -> dict[str, Any]:
+    """Where the residual network was trained: its accuracy, and of each network its size and its settings."""
+    if result.value("resnet") is None:
+        return {}
+    told = [figure for figure in result.figures if figure.get("parameters")]
+    sizes = {figure["name"]: {key: figure[key] for key in ("parameters", "settings", "seconds")} for figure in told}
+    return {"resnet_accuracy": result.value("resnet"), "networks": sizes}
 
 
 def target(options: argparse.Namespace, suffix: str) -> Path:
@@ -171,7 +180,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--set", dest="settings", action="append", default=[], help="group.key=value")
     parser.add_argument("--preset", help="a named config of the method")
-    parser.add_argument("--metrics", default="fid,cnn", help="of fid, cnn, is, downstream")
+    parser.add_argument(
+        "--metrics", help="of fid, cnn, resnet, is, downstream; fid,cnn unless given, in colour resnet too"
+    )
     parser.add_argument("--samples", type=int, default=60_000)
     parser.add_argument("--temperature", type=float, default=1.0, help="of the latent values when images are drawn")
     parser.add_argument(

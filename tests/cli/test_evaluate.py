@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from understudy.evaluate.cnn import CnnConfig
+from understudy.evaluate.resnet import ResnetConfig
 
 from .calling import Caller
 
@@ -35,6 +40,27 @@ def test_evaluate_keeps_its_figures_with_the_run(call: Caller, train_arguments: 
     assert STAMP in (tmp_path / "report.html").read_text()
     call("evaluate", tmp_path / "run" / "release", *command[2:])
     assert not (tmp_path / "run" / "release" / "evaluation.json").exists()
+
+
+def test_colour_is_scored_by_two_networks_whose_sizes_are_stated(
+    call: Caller, train_arguments: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    place = "understudy.evaluate.evaluation"
+    monkeypatch.setattr(f"{place}.ResnetConfig", partial(ResnetConfig, widths=(8, 8, 8, 8), epochs=1, minimum_steps=2))
+    monkeypatch.setattr(f"{place}.CnnConfig", partial(CnnConfig, epochs=1, minimum_steps=2))
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    np.savez(tmp_path / "data.npz", images=images, labels=np.arange(40) % 3)
+    assert call(*train_arguments).code == 0
+    data = ["--data", tmp_path / "data.npz", "--test-data", tmp_path / "data.npz", "--no-cache"]
+    answer = call("evaluate", tmp_path / "run", *data, "--samples", 60)
+    assert answer.code == 0, answer.err
+    assert re.search(r"^cnn .* guessing .*, 52,\d+ parameters\)$", answer.out, re.MULTILINE)
+    assert re.search(r"^resnet .* guessing .*, \d,\d+ parameters\)$", answer.out, re.MULTILINE)
+    kept = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert kept["resnet_accuracy"] == kept["figures"][1]["value"]
+    call("report", tmp_path / "run", "--to", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert f"Residual network ({kept['figures'][1]['parameters']:,} parameters)" in page
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_guessing_knows_the_commonest_class() -> None:
 def test_an_evaluation_says_what_half_of_the_real_images_and_what_noise_are_worth(
     digits: Digits, tmp_path: Path
 ) -> None:
-    train, test = ((part.images, part.labels) for part in digits)
+    train, test = ((part.images[:, 0], part.labels) for part in digits)
     config = replace(CONFIG, cache=tmp_path)
     (good,) = evaluate(train[0][:700], train[1][:700], train, test, ("logistic_regression",), config).figures
     assert good["yardstick"]["chance"] == chance_accuracy(test[1])
@@ -90,7 +90,7 @@ def test_scores_of_networks_have_yardsticks_too(
 ) -> None:
     quick = CnnConfig(minimum_steps=200, epochs=2, device="cpu")
     monkeypatch.setattr("understudy.evaluate.evaluation.scorer_config", lambda device, seed, fast: quick)
-    train, test = ((part.images, part.labels) for part in digits)
+    train, test = ((part.images[:, 0], part.labels) for part in digits)
     config = replace(CONFIG, cache=tmp_path)  # the classifier behind the scores is trained once
     for images, low, high in ((train[0][:300], 0.9, 1.1), (noise_images(train[0], 300), -0.2, 0.3)):
         for figure in evaluate(images, None, train, test, ("is", "fid[lenet]"), config).figures:

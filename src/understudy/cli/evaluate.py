@@ -23,15 +23,16 @@ def command(
         str | None, typer.Option("--test-data", help="Held-out real data; by default the test split of --data.")
     ] = None,
     metrics: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--metrics",
             help="Separated by commas: fid; fid\\[lenet] (the same distance by a small network trained on real data);"
-            " is (Inception score); downstream (13 classifiers, their average and calibrated accuracy), or some of them"
-            " by name: cnn, mlp, adaboost, bagging, bernoulli_nb, decision_tree, gaussian_nb, gradient_boosting, lda,"
-            " linear_svc, logistic_regression, random_forest, xgboost.",
+            " is (Inception score); resnet (a residual network, for colour); downstream (13 classifiers, their average"
+            " and calibrated accuracy), or some of them by name: cnn, mlp, adaboost, bagging, bernoulli_nb,"
+            " decision_tree, gaussian_nb, gradient_boosting, lda, linear_svc, logistic_regression, random_forest,"
+            " xgboost. By default cnn, and resnet beside it where images are in colour.",
         ),
-    ] = "cnn",
+    ] = None,
     samples: Annotated[
         int | None, typer.Option("--samples", help="Images to draw; by default as many as the declared records.")
     ] = None,
@@ -93,7 +94,8 @@ def command(
     )
     source = common.data_options(data, records, classes, shape, declare)
     drawn = EvaluateOptions(samples, temperature, sample_steps, test_data, show_scoring)
-    result = evaluate_release(release, source, [name.strip() for name in metrics.split(",")], drawn, chosen)
+    names = None if metrics is None else [name.strip() for name in metrics.split(",")]
+    result = evaluate_release(release, source, names, drawn, chosen)
     if to is not None:
         write_text(to, json.dumps(result, indent=2) + "\n")
     if as_json:
@@ -114,8 +116,9 @@ def describe(result: dict[str, Any]) -> Iterator[str]:
         if "yardstick" in figure:
             line += f"  {_beside(figure['yardstick'], shown)}"
         if "settings" in figure:
+            size = f", {figure['parameters']:,} parameters" if figure.get("parameters") else ""
             memory = f", {figure['memory_mb']} MB" if figure["memory_mb"] else ""
-            line += f"  ({figure['seconds']:.1f} s{memory})" + (f"  {figure['note']}" if figure["note"] else "")
+            line += f"  ({figure['seconds']:.1f} s{memory}{size})" + (f"  {figure['note']}" if figure["note"] else "")
         yield line
     yield from (f"fast: {sentence}" for sentence in result["left_out"])
     yield f"({result['stamp'] or 'the real data were declared public'})"

@@ -21,10 +21,12 @@ class ImageDataset:
     """Images as 8-bit integers (N, channels, height, width) with optional labels, clients and people.
 
     Values live in 0..255 whatever the source held, because released images do; ``from_arrays`` maps a declared range
-    to it. Arrays are not copied: do not change them afterwards.
+    to it. Arrays are not copied: do not change them afterwards. Networks take channels first, so that is how ``images``
+    are stored; ``pictures`` shows the same memory with channels last, as ``Release.sample`` gives images.
 
-    Privacy: ``images``, ``labels``, ``client_ids``, ``people`` and ``len()`` are private. Only ``domain`` and ``name``
-    are public, and nothing here compares the nominal records, clients or people of ``domain`` with the true counts.
+    Privacy: ``images``, ``pictures``, ``labels``, ``client_ids``, ``people`` and ``len()`` are private. Only ``domain``
+    and ``name`` are public, and nothing here compares the nominal records, clients or people of ``domain`` with the
+    true counts.
     """
 
     name: str
@@ -43,6 +45,11 @@ class ImageDataset:
                 check_column(name, column, len(self.images))
                 if column.size and column.min() < 0:
                     raise InputError(f"{name}: found {column.min()}; number the {whom} from 0")
+
+    @property
+    def pictures(self) -> NDArray[np.uint8]:
+        """The images with channels last, (N, H, W) or (N, H, W, 3), as a release draws them. Privacy: private."""
+        return self.images[:, 0] if self.images.shape[1] == 1 else self.images.transpose(0, 2, 3, 1)
 
     def __len__(self) -> int:
         """The true number of records. Privacy: private; rates and normalisers use ``domain.nominal_records``."""
@@ -113,7 +120,7 @@ def check_column(name: str, column: NDArray[Any], records: int) -> None:
 
 
 def _check_dtype(name: str, array: NDArray[Any], dtype: type[np.generic]) -> None:
-    found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+    found = getattr(array, "dtype", type(array).__name__)
     if found != dtype:
         raise InputError(f"{name}: type {found}, expected {np.dtype(dtype)}; build the set with from_arrays")
 

@@ -1,4 +1,8 @@
-"""Checks of the arrays that enter an evaluation: each failure is one sentence, raised before any work is done."""
+"""Checks of the arrays that enter an evaluation: each failure is one sentence, raised before any work is done.
+
+Whoever calls an evaluation hands over images as every image library has them, channels last; ``as_planes`` is where
+they become the (number, channels, height, width) that networks take, and all work behind it is done on those.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,35 @@ Labels = NDArray[np.int64]
 SMALLEST_SIDE, LARGEST_SIDE = 8, 64
 
 
-def check_images(images: NDArray[Any], name: str = "images") -> Images:
-    """The images as uint8 of shape (number, channels, height, width), or an error that says what is wrong."""
+def as_planes(images: NDArray[Any], name: str = "images") -> Images:
+    """Images (number, height, width) or (number, height, width, channels) as (number, channels, height, width).
+
+    Sides are at least 8, so an axis of 1 or 3 can only be the channels, and channels first are told from channels last.
+    """
+    _check_bytes(images, name)
+    if images.ndim == 4 and images.shape[3] not in (1, 3) and images.shape[1] in (1, 3):
+        raise InputError(
+            f"{name}: shape {images.shape} has its channels first, but images are (number, height, width) or (number, "
+            "height, width, channels); pass images.transpose(0, 2, 3, 1), or a data set of load as it is"
+        )
+    if images.ndim not in (3, 4):
+        raise InputError(
+            f"{name}: shape {images.shape}, but (number, height, width) for grey or (number, height, width, 3) for RGB "
+            "is needed; reshape them"
+        )
+    planes = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
+    return check_images(planes, name)
+
+
+def _check_bytes(images: NDArray[Any], name: str) -> None:
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
         found = getattr(images, "dtype", type(images).__name__)
         raise InputError(f"{name}: found {found}, but images are a NumPy array of uint8 (0..255); convert them first")
+
+
+def check_images(images: NDArray[Any], name: str = "images") -> Images:
+    """The images as uint8 of shape (number, channels, height, width), or an error that says what is wrong."""
+    _check_bytes(images, name)
     if images.ndim != 4:
         raise InputError(f"{name}: shape {images.shape}, but (number, channels, height, width) is needed; reshape them")
     number, channels, height, width = images.shape

@@ -110,6 +110,11 @@ class TrainedCnn:
     classes: int
     device: torch.device
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers were learnt."""
+        return sum(values.numel() for values in self.network.parameters())
+
     def probabilities(self, images: Images) -> NDArray[np.float64]:
         """P(class | image) for each image, rows summing to one."""
         logits = self._apply(images, features=False)
@@ -166,7 +171,7 @@ def train_cnn(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(config.seed)
         network = CnnNetwork((channels, height, width), classes, config).to(device)
-        with _threads_for(height * width):
+        with threads_for(height * width):
             _fit(network, (image_tensor, label_tensor), config, listener)
     return TrainedCnn(network.eval(), config, classes, device)
 
@@ -198,7 +203,7 @@ def _stage(channels: int, kernels: int, config: CnnConfig) -> list[nn.Module]:
 
 
 @contextmanager
-def _threads_for(pixels: int) -> Iterator[None]:
+def threads_for(pixels: int) -> Iterator[None]:
     """One thread for tiny images: they gain little from more, and on a busy machine threads wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1 if pixels <= TINY_PIXELS else before)
@@ -208,7 +213,7 @@ def _threads_for(pixels: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _rate(progress: float) -> float:
+def rate_share(progress: float) -> float:
     """Factor of the learning rate: linear warm-up over the first part, then half a cosine down to zero."""
     if progress < WARM_UP:
         return 0.05 + 0.95 * progress / WARM_UP
@@ -219,7 +224,7 @@ def _fit(network: CnnNetwork, data: tuple[Tensor, Tensor], config: CnnConfig, li
     images, labels = data
     size, steps, epochs = config.schedule(len(images))
     optimiser = torch.optim.Adam(network.parameters(), lr=config.learning_rate, fused=images.is_cuda)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step / (steps * epochs)))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_share(step / (steps * epochs)))
     network.train()
     for epoch in range(epochs):
         order = torch.randperm(len(images), device=images.device)

@@ -45,6 +45,7 @@ class DownstreamResult:
     cpu_seconds: float | None = None  # of the processor, over all cores: what a busy machine does not stretch
     note: str | None = None  # set where it could not learn from the images
     memory_mb: int | None = None  # most memory its process held; None where it shared the caller's process
+    parameters: int | None = None  # of a network: how many numbers it learnt
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -80,7 +81,10 @@ def downstream_accuracy(
     accuracy = float(np.mean(classifier.predict(test.images) == test.labels))
     seconds, work = time.perf_counter() - started, time.process_time() - worked
     counts = (len(chosen.labels), len(train.labels), len(test.labels))
-    return DownstreamResult(name, accuracy, seconds, *counts, classifier.settings, work, classifier.note)
+    size = classifier.parameters
+    return DownstreamResult(
+        name, accuracy, seconds, *counts, classifier.settings, work, classifier.note, parameters=size
+    )
 
 
 def subsample(data: LabelledImages, limit: int, setup: ClassifierSetup) -> LabelledImages:

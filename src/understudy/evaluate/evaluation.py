@@ -15,11 +15,19 @@ from typing import Any
 
 import numpy as np
 
+from understudy.data.dataset import ImageDataset
 from understudy.devices import choose_device, describe_device
 from understudy.errors import InputError
 from understudy.evaluate.calibration import ratio, reference_accuracies, summarise
-from understudy.evaluate.checks import Images, Labels, check_every_class, check_images, check_labels, check_same_shape
-from understudy.evaluate.classifiers import CLASSIFIERS, FAST_EPOCHS, ClassifierSetup, check_installed
+from understudy.evaluate.checks import Images, Labels, as_planes, check_every_class, check_labels, check_same_shape
+from understudy.evaluate.classifiers import (
+    CLASSIFIERS,
+    FAST_EPOCHS,
+    RESNET,
+    ClassifierSetup,
+    check_installed,
+    table_classifiers,
+)
 from understudy.evaluate.cnn import CnnConfig, Counter, TrainedCnn
 from understudy.evaluate.downstream import LabelledImages
 from understudy.evaluate.fid import (
@@ -35,13 +43,14 @@ from understudy.evaluate.inception import FeaturePrecision, InceptionFeatures, f
 from understudy.evaluate.inception_score import inception_score, score_images, scorer_config, trained_scorer
 from understudy.evaluate.parallel import Crew, Listeners, downstream_accuracies
 from understudy.evaluate.private_cache import check_folder
+from understudy.evaluate.resnet import ResnetConfig
 from understudy.evaluate.yardsticks import NO_CLASS, NOISE, accuracy_yardstick, chance_accuracy, score_yardstick
 
 STAMP = "not private: do not publish"
 OWN_CLASSIFIER = "own_classifier"
-DEFAULT_METRICS = ("fid", "is", "cnn")
+DEFAULT_METRICS = ("fid", "is", "cnn")  # and the residual network, where images are in colour
 
-Pair = tuple[Images, Labels]
+RealImages = ImageDataset | tuple[Images, Labels]  # as ``load`` gives them, or arrays: images with channels last
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,12 @@ class EvaluationConfig:
         return replace(config, epochs=FAST_EPOCHS) if self.fast else config
 
     @property
+    def resnet(self) -> ResnetConfig:
+        """The residual network, for colour."""
+        config = ResnetConfig(device=self.device, seed=self.seed)
+        return replace(config, epochs=FAST_EPOCHS) if self.fast else config
+
+    @property
     def scorer(self) -> CnnConfig:
         """The classifier behind the Inception score and ``fid[lenet]``."""
         return scorer_config(self.device, self.seed, self.fast)
@@ -98,6 +113,7 @@ class Evaluation:
             "fid": self.value("fid"),
             "inception_score": self.value("is"),
             "cnn_accuracy": self.value("cnn"),
+            **({} if self.value("resnet") is None else {"resnet_accuracy": self.value("resnet")}),
             "average_accuracy": self.value("average_accuracy"),
             "calibrated_accuracy": self.value("calibrated_accuracy"),
             "samples": self.samples,
@@ -111,23 +127,29 @@ class Evaluation:
 def evaluate(
     images: Images,
     labels: Labels | None,
-    real_train: Pair,
-    real_test: Pair,
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    real_train: RealImages,
+    real_test: RealImages,
+    metrics: Sequence[str] | None = None,
     config: EvaluationConfig | None = None,
 ) -> Evaluation:
     """Score generated images against real ones.
 
-    ``metrics`` are names out of ``fid``, ``fid[lenet]``, ``is``, the registered classifiers, and ``downstream`` for all
-    of these classifiers with their average and their calibrated accuracy. Beside each score stands its yardstick: what
+    Images are 8-bit, (number, height, width) for grey and (number, height, width, 3) for RGB, as ``Release.sample``
+    draws them; real ones are data sets of ``load`` or pairs of such an array and its labels.
+    ``metrics`` are names out of ``fid``, ``fid[lenet]``, ``is``, the registered classifiers, and ``downstream`` for the
+    thirteen of the published tables with their average and their calibrated accuracy, and in colour for ``resnet``
+    beside them; None: ``fid``, ``is``, ``cnn`` and in colour ``resnet``. Beside each score stands its yardstick: what
     chance gives, and what real images give in its place, for which classifiers are trained on the real data too, once
     for each data set where there is a cache. All inputs and the weights are checked before any figure is computed.
 
     Privacy: reads the real data without noise; see the module's note on the stamp.
     """
     config = config or EvaluationConfig()
-    names = expand_metrics(metrics)
-    run = _prepare(images, labels, (LabelledImages(*real_train), LabelledImages(*real_test)), names, config)
+    planes = as_planes(images)
+    metrics = with_colour(DEFAULT_METRICS, planes.shape[1]) if metrics is None else metrics
+    names = expand_metrics(metrics, planes.shape[1])
+    real = (_labelled(real_train, "real training"), _labelled(real_test, "real test"))
+    run = _prepare(planes, labels, real, names, config)
     stamp = STAMP if config.real_data_private else None
     found = {name: run.figure(name) for name in names if name not in CLASSIFIERS}
     found |= run.downstream([name for name in names if name in CLASSIFIERS], calibrate="downstream" in metrics)
@@ -137,11 +159,16 @@ def evaluate(
     return Evaluation(figures, len(images), device, config.real_data_private, _left_out(figures, config))
 
 
-def expand_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
+def with_colour(metrics: Sequence[str], channels: int) -> tuple[str, ...]:
+    """The metrics, and the residual network where images are in colour."""
+    return (*metrics, *((RESNET,) if channels == 3 else ()))
+
+
+def expand_metrics(metrics: Sequence[str], channels: int = 1) -> tuple[str, ...]:
     """The metrics one by one, each once, ``downstream`` replaced by the classifiers it stands for."""
     names: list[str] = []
     for metric in [metrics] if isinstance(metrics, str) else metrics:
-        names += CLASSIFIERS if metric == "downstream" else [metric]
+        names += with_colour(table_classifiers(), channels) if metric == "downstream" else [metric]
     known = ("fid", "fid[lenet]", "is", *CLASSIFIERS)
     for name in names:
         if name not in known:
@@ -207,7 +234,7 @@ class _Run:
         if not names:
             return {}
         config = self.config
-        setup = ClassifierSetup(self.classes, config.seed, config.cnn, fast=config.fast)
+        setup = ClassifierSetup(self.classes, config.seed, config.cnn, fast=config.fast, resnet=config.resnet)
         results = downstream_accuracies(names, self.generated, self.real_test, setup, config.crew)
         figures, reference = {name: result.as_dict() for name, result in results.items()}, {}
         if config.reference or calibrate:
@@ -221,7 +248,9 @@ class _Run:
             figure["yardstick"] = beside.as_dict()
         if not calibrate:
             return figures
-        summary = summarise(results, reference)
+        of_tables = {name: each for name, each in results.items() if CLASSIFIERS[name].in_tables}
+        reference = {name: reference[name] for name in of_tables}
+        summary = summarise(of_tables, reference)
         return figures | {figure["name"]: figure for figure in summary.figures(chance, reference)}
 
     def classifier(self) -> TrainedCnn:
@@ -241,6 +270,16 @@ class _Run:
         return None if self.config.listener is None else partial(self.config.listener, what)
 
 
+def _labelled(real: RealImages, name: str) -> LabelledImages:
+    """A real set with its channels first; ``name`` is what an error calls it."""
+    if not isinstance(real, ImageDataset):
+        images, labels = real
+        return LabelledImages(as_planes(images, f"{name} images"), labels)
+    if real.labels is None:
+        raise InputError(f"labels: {real.name} has none, but an evaluation needs them; pass labelled real data")
+    return LabelledImages(real.images[:], real.labels)  # those of a data store are read here
+
+
 def _left_out(figures: tuple[dict[str, Any], ...], config: EvaluationConfig) -> tuple[str, ...]:
     """What the fast mode did not do, in words."""
     if not config.fast:
@@ -254,6 +293,9 @@ def _left_out(figures: tuple[dict[str, Any], ...], config: EvaluationConfig) -> 
     if "cnn" in names:
         full = replace(config, fast=False).cnn.epochs
         left_out.append(f"the CNN ran {config.cnn.epochs} epochs instead of {full} (more where these are few steps)")
+    if RESNET in names:
+        full, ran = replace(config, fast=False).resnet.epochs, config.resnet.epochs
+        left_out.append(f"the residual network ran {ran} epochs instead of {full} (more where these are few steps)")
     if names & {"is", "fid[lenet]"}:
         full = replace(config, fast=False).scorer.epochs
         epochs = f"{config.scorer.epochs} epochs instead of {full} (more where these are few steps)"
@@ -272,7 +314,6 @@ def _prepare(
     train, test = real
     classes = config.classes or _count_classes(train.labels)
     train, test = train.checked(classes, "real training"), test.checked(classes, "real test")
-    check_images(images, "images")
     check_same_shape(images, test.images, "images", "real test images")
     check_same_shape(train.images, test.images, "real training images", "real test images")
     check_every_class(train.labels, classes, "real training labels")

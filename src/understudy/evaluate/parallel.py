@@ -183,12 +183,16 @@ def decode(stream: BinaryIO) -> tuple[LabelledImages, LabelledImages]:
 
 def setup_from(value: Mapping[str, Any]) -> ClassifierSetup:
     """The setup of plain data."""
-    cnn = value["cnn"]
+    cnn, resnet = value["cnn"], value["resnet"]
     if cnn is not None:
         from understudy.evaluate.cnn import CnnConfig
 
         cnn = CnnConfig(**{**cnn, "kernels": tuple(cnn["kernels"])})
-    return ClassifierSetup(**{**value, "cnn": cnn})
+    if resnet is not None:
+        from understudy.evaluate.resnet import ResnetConfig
+
+        resnet = ResnetConfig(**{**resnet, "widths": tuple(resnet["widths"])})
+    return ClassifierSetup(**{**value, "cnn": cnn, "resnet": resnet})
 
 
 def peak_memory_mb() -> int | None:

@@ -133,7 +133,8 @@ def _comparison(views: Sequence[View]) -> dict[str, Any]:
         ("members found at 1 false alarm in 1,000, at most", [_of(view, "guarantee", "found") for view in views]),
         ("steps", [_of(view, "training", "steps") for view in views]),
     )
-    figures = (("FID ↓", "fid"), ("Inception score ↑", "is"), ("CNN accuracy ↑", "cnn"))
+    accuracies = (("CNN accuracy ↑", "cnn"), ("residual network's accuracy ↑", "resnet"))
+    figures = (("FID ↓", "fid"), ("Inception score ↑", "is"), *accuracies)
     qualities = [view.values["quality"] for view in views]
     stamp = STAMP if any(quality and quality["stamp"] for quality in qualities) else None
     measured = [(title, [each and each["figures"][key] for each in qualities], stamp) for title, key in figures]

@@ -19,7 +19,12 @@ from understudy.report import charts
 from understudy.report.subjects import name_of
 from understudy.report.views import NOTHING, STAMP
 
-_TITLES = {"fid": "FID (lower is better)", "is": "Inception score (higher is better)", "cnn": "CNN accuracy"}
+_TITLES = {
+    "fid": "FID (lower is better)",
+    "is": "Inception score (higher is better)",
+    "cnn": "CNN accuracy",
+    "resnet": "accuracy of the residual network",
+}
 _NUMBERS = ("fid", "fid[lenet]", "is")  # all other figures are shares
 _WIDE = 20  # an axis whose largest value is so many times its smallest is drawn logarithmically
 _MOST_NORMS = 6

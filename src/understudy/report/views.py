@@ -28,6 +28,7 @@ _TITLES = {
     "is": "Inception score",
     "fid[lenet]": "Fréchet distance of LeNet features",
     "cnn": "CNN",
+    "resnet": "Residual network",
     "mlp": "MLP",
 }
 _IN_TABLE = ("fid", "is", "cnn")  # figures that stand beside published ones where there are any
@@ -239,7 +240,7 @@ def _quality(subject: Subject) -> dict[str, Any] | None:
         "stamp": evaluation.get("stamp", STAMP),
         "published": published,
         "note": published_note(),
-        "figures": {key: headline_figure(evaluation, key) for key in _IN_TABLE},
+        "figures": {key: headline_figure(evaluation, key) for key in (*_IN_TABLE, "resnet")},
     }
 
 
@@ -262,8 +263,10 @@ def _shown(value: float, is_share: bool) -> str:
 
 
 def _title(figure: Mapping[str, Any]) -> str:
-    name = str(figure["name"])
-    return _TITLES.get(name, name.replace("_", " "))
+    """What a figure is called; of a network with its size, which older files do not tell."""
+    name, size = str(figure["name"]), figure.get("parameters")
+    title = _TITLES.get(name, name.replace("_", " "))
+    return f"{title} ({size:,} parameters)" if isinstance(size, int) else title
 
 
 def _listed(value: object) -> list[Any]:
