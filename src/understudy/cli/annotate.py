@@ -44,6 +44,7 @@ def command(
     classes: common.Classes = None,
     shape: common.Shape = None,
     declare: common.Declare = None,
+    skip_broken: common.SkipBroken = None,
     config: common.ConfigFile = None,
     settings: common.SetValues = None,
     device: common.Device = None,
@@ -70,7 +71,7 @@ def command(
     from understudy.release.release import load
 
     if data is not None and out is not None:
-        source = common.data_options(data, records, classes, shape, declare)
+        source = common.data_options(data, records, classes, shape, declare, skip_broken)
         options = TrainOptions(config=common.read_settings(config, settings, device), seed=seed, moved=moved)
         if resume:
             asked = {"epsilon": epsilon, "delta": delta, "account": account}

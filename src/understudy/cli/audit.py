@@ -70,6 +70,7 @@ def run(
     classes: common.Classes = None,
     shape: common.Shape = None,
     declare: common.Declare = None,
+    skip_broken: common.SkipBroken = None,
     preset: common.Preset = None,
     config: common.ConfigFile = None,
     settings: common.SetValues = None,
@@ -80,7 +81,7 @@ def run(
     from understudy.privacy.budget import Budget
 
     budget = Budget(epsilon, delta)
-    loaded = common.data_options(data, records, classes, shape, declare).load()
+    loaded = common.data_options(data, records, classes, shape, declare, skip_broken).load()
     if clients is not None:
         from understudy.data.dataset import with_clients
 

@@ -53,6 +53,7 @@ def command(
     classes: common.Classes = None,
     shape: common.Shape = None,
     declare: common.Declare = None,
+    skip_broken: common.SkipBroken = None,
     device: common.Device = None,
     account: common.Account = None,
     moved: common.AllMoved = False,
@@ -74,7 +75,7 @@ def command(
     names = _named_methods(methods)
     own_settings, own_presets = _own_and_common(settings or (), names), _presets(preset or [], names)
     options = ExperimentOptions(
-        source=common.data_options(data, records, classes, shape, declare),
+        source=common.data_options(data, records, classes, shape, declare, skip_broken),
         epsilon=epsilon,
         delta=delta,
         metrics=common.split_names(metrics),

@@ -46,6 +46,7 @@ def command(
     classes: common.Classes = None,
     shape: common.Shape = None,
     declare: common.Declare = None,
+    skip_broken: common.SkipBroken = None,
     preset: common.Preset = None,
     config: common.ConfigFile = None,
     settings: common.SetValues = None,
@@ -79,7 +80,7 @@ def command(
         if data is None:
             raise InputError("curve: --data is needed to run a sweep; pass for example --data digits, or use --collect")
         options = ExperimentOptions(
-            source=common.data_options(data, records, classes, shape, declare),
+            source=common.data_options(data, records, classes, shape, declare, skip_broken),
             epsilon=epsilon,
             delta=delta,
             metrics=names or ("cnn",),

@@ -68,6 +68,7 @@ def command(
     classes: common.Classes = None,
     shape: common.Shape = None,
     declare: common.Declare = None,
+    skip_broken: common.SkipBroken = None,
     as_json: common.Json = False,
 ) -> None:
     """Compare samples with real images and train classifiers on them; the figures are stamped not private.
@@ -92,7 +93,7 @@ def command(
         cache=private_folder() if cache else None,
         crew=Crew(workers),
     )
-    source = common.data_options(data, records, classes, shape, declare)
+    source = common.data_options(data, records, classes, shape, declare, skip_broken)
     drawn = EvaluateOptions(samples, temperature, sample_steps, test_data, show_scoring)
     names = None if metrics is None else [name.strip() for name in metrics.split(",")]
     result = evaluate_release(release, source, names, drawn, chosen)

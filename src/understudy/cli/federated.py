@@ -39,6 +39,7 @@ def simulate(
     classes: common.Classes = None,
     shape: common.Shape = None,
     declare: common.Declare = None,
+    skip_broken: common.SkipBroken = None,
     preset: common.Preset = None,
     config: common.ConfigFile = None,
     settings: common.SetValues = None,
@@ -58,7 +59,7 @@ def simulate(
 
     common.refuse_moved_alone(moved, resume)
     get_federated_method(method)
-    source = common.data_options(data, records, classes, shape, declare)
+    source = common.data_options(data, records, classes, shape, declare, skip_broken)
     values = common.read_settings(config, settings, device)
     loaded = with_clients(source.load(), clients)
     with stop_on_signals() as stop, show_progress() as listener:
@@ -161,6 +162,7 @@ def client(
     home: Home,
     data: Annotated[str | None, typer.Option("--data", help="Where the images are; kept for the next time.")] = None,
     declare: common.Declare = None,
+    skip_broken: common.SkipBroken = None,
     superlink: Annotated[str | None, typer.Option("--superlink", help="host:port of the server.")] = None,
     stock: Annotated[
         bool, typer.Option("--stock", help="Run a stock SuperNode: it executes whatever code the server ships.")
@@ -176,8 +178,9 @@ def client(
     terms = read_terms(home)
     update = {"source": None if data is None else lasting_source(data), "superlink": superlink}
     terms = terms.model_copy(update={name: value for name, value in update.items() if value is not None})
-    if declare:
-        terms = terms.model_copy(update={"options": source_options(**parse_declarations(declare))})
+    declared = common.declarations(declare, skip_broken)
+    if declared:
+        terms = terms.model_copy(update={"options": source_options(**parse_declarations(declared))})
     address = check_address(terms.superlink)
     write_terms(home, terms)
     run_client(home.resolve(), address, lambda text: typer.echo(text, err=True), own_code=not stock)

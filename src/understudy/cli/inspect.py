@@ -45,6 +45,7 @@ def command(
     classes: common.Classes = None,
     shape: common.Shape = None,
     declare: common.Declare = None,
+    skip_broken: common.SkipBroken = None,
     as_json: common.Json = False,
 ) -> None:
     """Find faults of the data in samples: turned, mirrored or inverted images, missing, mixed or rare classes.
@@ -63,7 +64,7 @@ def command(
     drawn = _draw(suspect, samples)
     reference = None if normal is None else _draw(normal, samples)
     if real is not None:
-        reference = _real(drawn, common.data_options(real, records, classes, shape, declare), samples)
+        reference = _real(drawn, common.data_options(real, records, classes, shape, declare, skip_broken), samples)
     inspection = inspect_samples(drawn, reference)
     if to is not None:
         write_page(inspection, to)

@@ -49,7 +49,15 @@ Declare = Annotated[
         metavar="KEY=VALUE",
         help="More about the data: class_names=cat,dog  value_range=0,1  unlabelled=true  clients=true  "
         "nominal_clients=100  person=column:NAME (or name:REGEX, folder:LEVEL)  nominal_people=200  label=column:NAME  "
-        "image=column:NAME  skip_broken=5  window=40,400. Repeat it for several.",
+        "image=column:NAME  window=40,400. Repeat it for several.",
+    ),
+]
+SkipBroken = Annotated[
+    int | None,
+    typer.Option(
+        "--skip-broken",
+        metavar="N",
+        help="Leave out up to N broken files and fail beyond; N becomes public, so choose it before you count.",
     ),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A .json or .toml file of settings for the method.")]
@@ -126,12 +134,28 @@ def refuse_moved_alone(moved: bool, resume: bool) -> None:
 
 
 def data_options(
-    source: str, records: int | None, classes: int | None, shape: str | None, declare: Sequence[str] | None
+    source: str,
+    records: int | None,
+    classes: int | None,
+    shape: str | None,
+    declare: Sequence[str] | None,
+    skip_broken: int | None = None,
 ) -> DataOptions:
     """The data that were named, with what was declared about them."""
     from understudy.data.sources import DataOptions
 
-    return DataOptions(source, records, classes, shape, tuple(declare or ()))
+    return DataOptions(source, records, classes, shape, declarations(declare, skip_broken))
+
+
+def declarations(declare: Sequence[str] | None, skip_broken: int | None) -> tuple[str, ...]:
+    """What ``--declare`` and the option that has a name of its own say together."""
+    given = tuple(declare or ())
+    if skip_broken is None:
+        return given
+    twice = next((text for text in given if text.partition("=")[0].strip() == "skip_broken"), None)
+    if twice is not None:
+        raise InputError(f"skip_broken: --skip-broken {skip_broken} and --declare {twice} were given; pass one of them")
+    return (*given, f"skip_broken={skip_broken}")
 
 
 def read_settings(path: Path | None, settings: Sequence[str] | None, device: str | None = None) -> dict[str, Any]:

@@ -36,6 +36,7 @@ def command(
         str | None, typer.Option("--shape", help="Channels x height x width; without --data 1x28x28 unless given.")
     ] = None,
     declare: common.Declare = None,
+    skip_broken: common.SkipBroken = None,
     clients: Annotated[
         int | None, typer.Option("--clients", help="Enrolled clients, for the federated methods.")
     ] = None,
@@ -59,7 +60,8 @@ def command(
     implementation = get_method(method)
     budget = common.parse_budget(implementation, epsilon, delta)
     values = configure(implementation, common.read_settings(config, settings, device), preset)
-    declared = [*(declare or ()), *(() if clients is None else ("clients=true", f"nominal_clients={clients}"))]
+    declared = [*common.declarations(declare, skip_broken)]
+    declared += [] if clients is None else ["clients=true", f"nominal_clients={clients}"]
     declared += [] if people is None else [f"nominal_people={people}"]
     if classes == 0:
         classes, declared = None, [*declared, "unlabelled=true"]
@@ -91,7 +93,7 @@ def _declared(records: int | None, classes: int | None, shape: str | None, decla
         height, width = options.size
     names = options.class_names
     number = classes or (_CLASSES if names is None else len(names))
-    known = {"value_range": options.value_range, "nominal_people": options.nominal_people}
+    known = {name: getattr(options, name) or None for name in ("value_range", "nominal_people", "skip_broken")}
     return declare_domain(
         shape=(options.channels or channels or 1, height, width),
         classes=None if options.unlabelled else number,

@@ -40,6 +40,7 @@ def command(
     classes: common.Classes = None,
     shape: common.Shape = None,
     declare: common.Declare = None,
+    skip_broken: common.SkipBroken = None,
     key: common.TrustedKeys = None,
     as_json: common.Json = False,
 ) -> None:
@@ -51,7 +52,7 @@ def command(
 
     options = ReportOptions(public=public, keys=key)
     if data is not None and not public:
-        source = common.data_options(data, records, classes, shape, declare)
+        source = common.data_options(data, records, classes, shape, declare, skip_broken)
         options = replace(_with_data(folders, source), keys=key)
     elif data is not None:
         raise InputError("report: --data shows real records, so it has no place beside --public; leave one of them out")

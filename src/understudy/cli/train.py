@@ -35,6 +35,7 @@ def command(
     classes: common.Classes = None,
     shape: common.Shape = None,
     declare: common.Declare = None,
+    skip_broken: common.SkipBroken = None,
     preset: common.Preset = None,
     config: common.ConfigFile = None,
     settings: common.SetValues = None,
@@ -56,7 +57,7 @@ def command(
     from understudy.api import TrainOptions, continue_run, start_run
     from understudy.methods.registry import get_method
 
-    source = common.data_options(data, records, classes, shape, declare)
+    source = common.data_options(data, records, classes, shape, declare, skip_broken)
     settled = common.read_settings(config, settings, device)
     common.refuse_moved_alone(moved, resume)
     if resume:

@@ -96,7 +96,7 @@ def _declarations(domain: Domain, named: str | None) -> list[str]:
         if domain.nominal_clients is not None:
             parts.append(f"--declare clients=true --declare nominal_clients={domain.nominal_clients}")
         if domain.skip_broken is not None:
-            parts.append(f"--declare skip_broken={domain.skip_broken}")
+            parts.append(f"--skip-broken {domain.skip_broken}")
     if domain.nominal_people is not None:
         column = PERSON if named is None else known_set(named).column
         parts.append(f"--declare person=column:{column} --declare nominal_people={domain.nominal_people}")
