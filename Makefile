@@ -4,16 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-test
 DEMO_STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: demo test test-full test-faults test-mutations fuzz lint clean
+.PHONY: demo docs test test-full test-faults test-mutations fuzz lint clean
 
 demo: $(DEMO_STAMP)
 	$(BIN)/understudy demo --out demo
 
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 test: $(STAMP)
 	$(BIN)/pytest -n 2 -m "not slow"
 
-test-full: $(STAMP)
+test-full: $(STAMP) $(DOCS_STAMP)
 	$(BIN)/pytest -n 2
 	$(MAKE) test-faults fuzz test-mutations
 
@@ -33,7 +37,7 @@ lint: $(STAMP)
 	$(BIN)/python benchmarks/results_page.py --check
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .hypothesis .mypy_cache .ruff_cache dist
+	rm -rf $(VENV) demo site .pytest_cache .hypothesis .mypy_cache .ruff_cache dist
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; pass PYTHON=...")'
@@ -45,4 +49,8 @@ $(DEMO_STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	touch $@
+
+$(DOCS_STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	touch $@

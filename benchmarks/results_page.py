@@ -1,4 +1,4 @@
-"""Turn ``benchmarks/results/*.json`` into ``docs/results.md`` and the results in the README, published figures beside.
+"""Turn ``benchmarks/results/*.json`` into ``docs/results.md`` and a few lines in the README, published figures beside.
 
 ``python benchmarks/results_page.py`` writes both; with ``--check`` it exits 1 when they do not say what the files say.
 A file is recognised by what it holds: a certificate (a row of the quality tables), ``check`` (a check on real data),
@@ -28,7 +28,7 @@ from results_epsilon import (
     require_alike,
     viewer_columns,
 )
-from results_readme import dataset_part
+from results_readme import readme_part
 from results_sections import (
     annotation_section,
     audits_section,
@@ -44,6 +44,7 @@ from results_sections import (
     table,
     value,
 )
+from results_summary import dataset_part
 from understudy.report.published import PublishedRow, published_level, published_note, published_rows
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,14 +64,12 @@ that it is stated for. Where a table does not say otherwise, epsilon is against 
 for one record more or less, at delta 1e-5. Seconds are of training; most rows shared their card with up to seven other
 runs, so alone they take a fraction of that.
 """
-README_HEAD = """\
-Each epsilon was recomputed from the events of its certificate by two accountants. Where a table does not say otherwise
-it is against the public (whoever sees the release), for one record more or less, at delta 1e-5. Where a method has
-several rows at one epsilon, this is the one of the least FID (without accuracy: of the largest Inception score). All
-rows, with commands, commits, machines, curves and speed: [docs/results.md](docs/results.md). Here all but `dp-cgan`,
-`dp-hp`, `dp-merf-ae` and `fedavg-gan` start from a noisy mean embedding as that of `dp-merf`, and none is more than
-about one point more accurate than `dp-merf` alone; the published systems have no such start. The rows `paper-adaptive`
-and `random-start` of the results page do without it (MNIST, epsilon 10, one run each).
+SHORT_HEAD = """\
+Where a method has several rows at one epsilon, this is the one of the least FID (without accuracy: of the largest
+Inception score); all rows, with their commands, are below. Here all but `dp-cgan`, `dp-hp`, `dp-merf-ae` and
+`fedavg-gan` start from a noisy mean embedding as that of `dp-merf`, and none is more than about one point more accurate
+than `dp-merf` alone; the published systems have no such start. The rows `paper-adaptive` and `random-start` do without
+it (MNIST, epsilon 10, one run each).
 """
 PROVISIONAL = """
 The check of FID on real data (training against test images of MNIST should score 1.02, `benchmarks/fid_check.py`) has
@@ -115,9 +114,24 @@ def is_speed(row: Row) -> bool:
 
 
 def page(results: dict[str, Row]) -> str:
-    """``docs/results.md``."""
+    """``docs/results.md``: first in short, then everything."""
+    checks = {stem: row for stem, row in results.items() if kind_of(row) == "check"}
+    head = HEAD if checks_passed(checks) else HEAD + PROVISIONAL
+    return "\n".join([head, *remark(quality_rows(results)), in_short(results), details(results)])
+
+
+def in_short(results: dict[str, Row]) -> str:
+    """For each data set the best row of every method, beside what was published for it."""
+    quality = quality_rows(results)
+    if not quality:
+        return ""
+    return "\n".join(["## In short\n", SHORT_HEAD, *(dataset_part(name, quality) for name in datasets(quality))])
+
+
+def details(results: dict[str, Row]) -> str:
+    """Every file in its section, with the command of each."""
     of = {kind: {stem: row for stem, row in results.items() if kind_of(row) == kind} for kind in KINDS}
-    parts = [HEAD if checks_passed(of["check"]) else HEAD + PROVISIONAL, *remark(of["quality"])]
+    parts = []
     for dataset in datasets(of["quality"]):
         parts += [f"## {dataset}\n", quality_section(dataset, of["quality"])]
     sections = (
@@ -134,6 +148,11 @@ def page(results: dict[str, Row]) -> str:
         if files:
             parts += [f"## {title}\n", section(files)]
     return "\n".join(parts)
+
+
+def quality_rows(results: dict[str, Row]) -> dict[str, Row]:
+    """The rows with a certificate."""
+    return {stem: row for stem, row in results.items() if kind_of(row) == "quality"}
 
 
 def remark(quality: dict[str, Row]) -> list[str]:
@@ -229,14 +248,10 @@ def published_cells(row: PublishedRow, *epsilon: str) -> tuple[str, ...]:
 
 
 def readme(text: str, results: dict[str, Row]) -> str:
-    """The README with our rows and the published ones of the same methods between its two marks."""
+    """The README with what a visitor should know of the results between its two marks."""
     before, after = text[: text.index(START) + len(START)], text[text.index(END) :]
-    quality = {stem: row for stem, row in results.items() if kind_of(row) == "quality"}
-    lines = ["## Results", "", README_HEAD, *remark(quality)]
-    if not checks_passed({stem: row for stem, row in results.items() if kind_of(row) == "check"}):
-        lines += ["FID figures are provisional until the check on real data has been run (docs/results.md).", ""]
-    lines += [dataset_part(dataset, quality) for dataset in datasets(quality)]
-    return before + "\n" + "\n".join(lines) + after
+    quality = quality_rows(results)
+    return f"{before}\n{readme_part(results, quality, datasets(quality))}{after}"
 
 
 if __name__ == "__main__":

@@ -1,133 +1,161 @@
-"""The results in the README: for each data set one table, a row for each method, ours beside the published figures."""
+"""The results in the README: how good, how fast and how true, in a few lines each; all of it from result files."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from results_epsilon import (
-    CUSTOMARY_DELTA,
-    Promise,
-    columns_in_words,
-    is_federated,
-    promises,
-    published_promise,
-    require_alike,
-    viewer_columns,
-)
-from results_sections import share, table, value
-from understudy.report.published import PublishedRow, published_level, published_rows
+from results_epsilon import is_federated, paragraph, promises, published_promise, require_alike
+from results_sections import checks_passed, share, table, value
+from results_summary import other_delta, summary_level
+from understudy.report.published import PublishedRow, published_rows
 
 Row = dict[str, Any]
-Level = float | None
+FAST = (  # which lines of which speed files a visitor should see
+    ("speed-discriminator", "discriminator step, B=512, bf16, Opacus with ghost"),
+    ("speed-critic-bank-nvidia-h200", "critic training, bank, bf16, 250 side by side, CUDA graph"),
+    ("speed-startup", "understudy --help (rival: import torch)"),
+)
 
 
-def dataset_part(dataset: str, quality: dict[str, Row]) -> str:
-    """Title, tables and the samples of the best row of one data set."""
-    private = {stem: row for stem, row in quality.items() if row["dataset"] == dataset and row["epsilon"] is not None}
-    federated = {stem: row for stem, row in private.items() if is_federated(row)}
-    records = {stem: row for stem, row in private.items() if stem not in federated}
-    second = "CNN accuracy" if any(has_accuracy(row) for row in private.values()) else "Inception score"
-    tables = [records_table(dataset, records)] if records else []
-    tables += [federated_tables(dataset, federated, f"FID / {second}")] if federated else []
-    shown = min(private, key=lambda stem: fid(private[stem]), default="")
-    picture = f"\n![Samples of {shown}](benchmarks/results/{shown}.png)\n" if shown else ""
-    return f"### {dataset}: FID / {second}\n\n" + "\n".join(tables) + picture
+def readme_part(results: dict[str, Row], quality: dict[str, Row], datasets: Sequence[str]) -> str:
+    """The three sections, each with a way to the whole of it."""
+    private = {stem: row for stem, row in quality.items() if row["epsilon"] is not None and not is_federated(row)}
+    rows = [line for dataset in datasets for line in headlines(dataset, private)]
+    checked = checks_passed({stem: row for stem, row in results.items() if "check" in row})
+    return "\n".join([*how_good(rows, checked), *how_fast(results, rows), *how_true(results)])
 
 
-def records_table(dataset: str, records: dict[str, Row]) -> str:
-    """A row for each method; a column for each level of epsilon, and beside it what was published for the method."""
-    published = [row for row in published_rows(dataset) if row.unit != "client"]
-    best = best_rows(records, published)
-    levels = sorted({level for _, level in best}, reverse=True)
-    head = ["method"]
-    for level in levels:
-        largest = max(row["epsilon"] for (_, each), (_, row) in best.items() if each == level)
-        head += [f"epsilon {math.ceil(largest - 0.01)}", "as published"]
-    lines = []
-    for method in sorted({method for method, _ in best}):
-        cells = [f"`{method}`"]
-        for level in levels:
-            stem, row = best.get((method, level), ("", None))
-            cells += ["-", "-"] if row is None else [pair(row) + other_delta(row), rival(stem, row, published)]
-        lines.append(cells)
-    return table(head, lines)
+@dataclass(frozen=True)
+class Headline:
+    """The best of a data set at one level of epsilon: ours by FID and by accuracy, published, and of real images."""
 
+    dataset: str
+    level: float
+    by_fid: Row
+    by_accuracy: Row
+    published: Sequence[PublishedRow]
 
-def federated_tables(dataset: str, federated: dict[str, Row], quality: str) -> str:
-    """Ours above what was published for the method, with a column for each viewer; a table for each delta."""
-    published = {row: promise for row in published_rows(dataset) if (promise := published_promise(row))}
-    theirs = {row: promise for row, promise in published.items() if promise.unit == "client"}
-    second = any(has_accuracy(row) for row in federated.values())
-    lines: list[tuple[str, int, Sequence[Promise], list[str]]] = [
-        (method, 0, promises(stem, row), [f"`{method}`", pair(row)])
-        for (method, _), (stem, row) in best_rows(federated, []).items()
-    ]
-    for row, promise in theirs.items():
-        name = f"{row.method} ({row.source})"
-        lines.append((row.like or "", 1, (promise,), [name, published_pair(row, second)]))
-    parts = []
-    for delta in sorted({found[0].delta for _, _, found, _ in lines}, reverse=True):
-        rows = sorted((line for line in lines if line[2][0].delta == delta), key=lambda line: line[:2])
-        heads, epsilons = viewer_columns([found for _, _, found, _ in rows])
-        together = [(*cells, *own) for (*_, cells), own in zip(rows, epsilons, strict=True)]
-        parts += [
-            columns_in_words([found for _, _, found, _ in rows], "docs/"),
-            table(("method", quality, *heads), together),
+    def cells(self) -> list[str]:
+        """One line of the table."""
+        theirs = [row for row in self.published if row.epsilon == self.level]
+        distances = [row.fid for row in theirs if row.fid is not None]
+        accuracies = [row.cnn_accuracy for row in theirs if row.cnn_accuracy is not None]
+        real = next((row for row in self.published if row.method == "real data"), None)
+        return [
+            self.dataset,
+            f"{self.level:g}",
+            f"**{value(self.by_fid['fid'])}** {_of(self.by_fid)}",
+            value(min(distances, default=None), absent="-"),
+            value(real and real.fid, absent="-"),
+            f"**{share(self.by_accuracy['cnn_accuracy'])}** {_of(self.by_accuracy)}",
+            share(max(accuracies, default=None), "-"),
+            share(real and real.cnn_accuracy, "-"),
         ]
-    return "\n".join(parts)
 
 
-def best_rows(private: dict[str, Row], published: Sequence[PublishedRow]) -> dict[tuple[str, float], tuple[str, Row]]:
-    """For each method and level of epsilon the row of the least FID, or (without accuracy) of the largest score."""
-    best: dict[tuple[str, float], tuple[str, Row]] = {}
-    for stem, row in sorted(private.items(), key=lambda item: rank(item[1])):
-        level = published_level(row["epsilon"], published) or math.ceil(row["epsilon"] - 0.01)
-        best.setdefault((row["method"], level), (stem, row))
-    return best
+def _of(row: Row) -> str:
+    return f"`{row['method']}`{other_delta(row)}"
 
 
-def rank(row: Row) -> tuple[float, float]:
-    """Where a row stands among those of its method."""
-    return (fid(row), 0.0) if has_accuracy(row) else (-(row.get("inception_score") or 0.0), fid(row))
+def headlines(dataset: str, private: dict[str, Row]) -> list[Headline]:
+    """One for each level of epsilon at which both a FID and an accuracy were measured; epsilons are recomputed."""
+    published = [row for row in published_rows(dataset) if row.unit != "client"]
+    found: dict[float, dict[str, Row]] = {}
+    for stem, row in sorted(private.items()):
+        if row["dataset"] == dataset and None not in (row.get("fid"), row.get("cnn_accuracy")):
+            found.setdefault(summary_level(row, published), {})[stem] = row
+    lines = []
+    for level, rows in sorted(found.items(), reverse=True):
+        shown = [min(rows, key=lambda stem: rows[stem]["fid"]), max(rows, key=lambda stem: rows[stem]["cnn_accuracy"])]
+        theirs = [promise for row in published if row.epsilon == level and (promise := published_promise(row))]
+        require_alike([*(promises(stem, rows[stem])[0] for stem in shown), *theirs])
+        lines.append(Headline(dataset, level, rows[shown[0]], rows[shown[1]], published))
+    return lines
 
 
-def has_accuracy(row: Row) -> bool:
-    """Whether a classifier was trained on its images."""
-    return row.get("cnn_accuracy") is not None
+def how_good(rows: Sequence[Headline], checked: bool) -> list[str]:
+    """The best figures beside the best published ones, whatever their method, and those of real images."""
+    if not rows:
+        return []
+    head = ["data", "epsilon", "FID, ours", "best published", "real images"]
+    head += ["accuracy, ours", "best published", "real images"]
+    words = (
+        "FID: how far 60,000 generated images are from real test images; less is better. Accuracy: of a small network "
+        "that was trained on generated images only, on real test images. The best published figures are of whatever "
+        "method has them. Epsilon is against whoever sees the release, for one record, at delta 1e-5 where nothing "
+        "else is said (the customary one; it is large for 60,000 records), and was recomputed from the certificates by "
+        "two accountants. Every method, with commands, machines, curves and federations: "
+        "[docs/results.md](docs/results.md)."
+    )
+    if not checked:
+        words = f"**FID is provisional** until the check on real data has been run. {words}"
+    return ["## How good\n", table(head, [row.cells() for row in rows]), paragraph(words)]
 
 
-def fid(row: Row) -> float:
-    """The FID of a row; a row without one comes last."""
-    return math.inf if row.get("fid") is None else float(row["fid"])
+def how_fast(results: dict[str, Row], rows: Sequence[Headline]) -> list[str]:
+    """How long the rows above took, and a few lines beside rivals."""
+    timed = [row for line in rows for row in (line.by_fid, line.by_accuracy) if row.get("train_seconds") is not None]
+    parts = []
+    if timed:
+        seconds = sorted(row["train_seconds"] for row in timed)
+        devices = " or ".join(sorted({str(row.get("device")) for row in timed}))
+        parts.append(
+            paragraph(
+                f"The generators of that table were trained in {seconds[0]:,.0f} to {seconds[-1]:,.0f} seconds each "
+                f"({devices}), most of them beside other runs on the same card. `understudy plan` says for your own "
+                "data how long it will take, before anything is read."
+            )
+        )
+    lines = [_speed(results, stem, what) for stem, what in FAST if _line(results, stem, what)]
+    parts += [table(("what", "unit", "ours", "rival", "ratio"), lines)] if lines else []
+    return ["## How fast\n", *parts] if parts else []
 
 
-def pair(row: Row) -> str:
-    """FID and accuracy, or FID and Inception score."""
-    second = share(row["cnn_accuracy"]) if has_accuracy(row) else value(row.get("inception_score"), 2)
-    return f"{value(row.get('fid'))} / {second}"
+def _line(results: dict[str, Row], stem: str, what: str) -> Row | None:
+    return next((line for line in results.get(stem, {}).get("rows", []) if line["what"] == what), None)
 
 
-def other_delta(row: Row) -> str:
-    """Where a row has not the delta of all the others."""
-    return "" if row["delta"] == CUSTOMARY_DELTA else f" at delta {row['delta']:g}"
+def _speed(results: dict[str, Row], stem: str, what: str) -> list[str]:
+    line = _line(results, stem, what) or {}
+    machine = results[stem].get("device") or results[stem].get("machine") or "machine not recorded"
+    return [f"{what} ({machine})", line["unit"], *(value(line[key], absent="") for key in ("ours", "rival", "ratio"))]
 
 
-def rival(stem: str, row: Row, published: Sequence[PublishedRow]) -> str:
-    """The best published figures of the same method on the same data at the same level of epsilon."""
-    level = published_level(row["epsilon"], published)
-    same = [other for other in published if other.like == row["method"] and other.epsilon == level]
-    if level is None or not same:
-        return "-"
-    best = max(same, key=lambda other: other.cnn_accuracy or 0.0)
-    promised = published_promise(best)
-    require_alike([promises(stem, row)[0], *([promised] if promised else [])])
-    apart = f" at epsilon {level:,g}" if level > 2 * row["epsilon"] else ""
-    return published_pair(best, has_accuracy(row)) + apart
+def how_true(results: dict[str, Row]) -> list[str]:
+    """What was done to find the promise wrong, and what came of it."""
+    told: dict[str, Callable[[Row], str]] = {"audit-runs": _audits, "faults": _faults, "fuzz": _hostile}
+    lines = [f"- {write(results[stem])}" for stem, write in told.items() if stem in results]
+    lines.append("- Known bugs are planted one by one, and each is caught: [docs/mutations.md](docs/mutations.md).")
+    return ["## How true\n", "\n".join(paragraph(line).rstrip("\n").replace("\n", "\n  ") for line in lines) + "\n"]
 
 
-def published_pair(row: PublishedRow, accuracy: bool) -> str:
-    """FID and accuracy, or FID and Inception score, of a published row."""
-    second = share(row.cnn_accuracy, "-") if accuracy else value(row.inception_score, 2, absent="-")
-    return f"{value(row.fid, absent='-')} / {second}"
+def _audits(row: Row) -> str:
+    """Bounds of all attacks on all runs; and of how many methods an attack sees missing noise."""
+    bounds = [
+        (run, attack, figure["epsilon_lower"]) for run in row["audit_runs"] for attack, figure in run["attacks"].items()
+    ]
+    claimed = {
+        name: {attack: claim["claimed"] for attack, claim in claims.items()} for name, claims in row["claims"].items()
+    }
+    honest = [(run["method"], attack, bound) for run, attack, bound in bounds if not run["broken"]]
+    above = sum(bound > claimed[method][attack] for method, attack, bound in honest)
+    seen = {run["method"] for run, attack, bound in bounds if run["broken"] and bound > claimed[run["method"]][attack]}
+    return (
+        f"**Attacks.** {row['runs']} whole runs of each of {len(claimed)} methods with {row['canaries']} planted "
+        f"images: {above} of {len(honest):,} bounds exceed the claim. With the noise left out on purpose, the same "
+        f"attacks see it for {len(seen)} of {len(claimed)} methods ([docs/audit.md](docs/audit.md))."
+    )
+
+
+def _faults(row: Row) -> str:
+    return (
+        f"**Accidents.** {row['faults']:,} kills, full disks and damaged files, {row['came_too_late']:,} of which came "
+        f"too late to hit: {len(row['violations'])} lost recorded spending or left a release that verifies but is "
+        "wrong ([docs/threat-model.md](docs/threat-model.md))."
+    )
+
+
+def _hostile(row: Row) -> str:
+    return f"**Hostile files.** {row['cases']:,} forged or broken ones: {len(row['findings'])} got through."

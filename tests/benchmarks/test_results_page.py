@@ -30,7 +30,7 @@ GOLDEN = Path(__file__).with_name("results_page.md")
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    for name in ("results_page", "results_readme", "results_sections"):
+    for name in ("results_page", "results_readme", "results_summary", "results_sections"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     import results_page
 
@@ -153,6 +153,8 @@ def test_every_file_is_on_the_page(script: ModuleType):
 def test_fid_is_provisional_until_it_was_checked(script: ModuleType):
     unchecked = {stem: row for stem, row in results().items() if "check" not in row}
     assert "provisional" in script.page(unchecked)
+    assert "provisional" in readme(script, unchecked)
+    assert "provisional" not in readme(script, results())
     failed = results()
     failed["check-real-data-mnist"]["checks"]["fid"]["within"] = False
     assert "provisional" in script.page(failed)
@@ -186,19 +188,68 @@ def test_the_epsilon_of_a_point_is_recomputed_too_where_its_certificate_is_there
 
 def test_the_readme_keeps_everything_outside_its_marks(script: ModuleType):
     text = script.readme(f"before\n{script.START}\nold\n{script.END}\nafter\n", results())
-    assert text.startswith(f"before\n{script.START}\n## Results\n")
+    assert text.startswith(f"before\n{script.START}\n## How good\n")
     assert text.endswith(f"{script.END}\nafter\n")
     assert "old" not in text
+
+
+def readme(script: ModuleType, rows: dict[str, dict[str, Any]]) -> str:
+    return script.readme(f"{script.START}{script.END}", rows)
+
+
+def test_the_readme_has_the_best_of_each_level_beside_the_best_published_and_real_images(script: ModuleType):
+    rows = results() | {"wide": quality(fid=33.3, cnn_accuracy=0.8), "unlabelled": quality(cnn_accuracy=None, fid=1.0)}
+    text = readme(script, rows)
+    assert "| mnist | 10 | **33.3** `gs-wgan` | 3.4 | 1.0 | **81.2 %** `gs-wgan` | 98.1 % | 99.2 % |\n" in text
+    assert text.count("| mnist |") == 1
+    assert "`gan`" not in text, "nothing was promised for it"
+    assert "scans" not in text, "nothing was measured for it"
+    assert "femnist" not in text, "a federated figure stands with its viewers, on the results page"
+    assert "trained in 123 to 123 seconds each (NVIDIA H200)" in " ".join(text.split())
+
+
+def test_the_readme_says_what_attacks_found_and_whether_they_could(script: ModuleType):
+    files = results()
+    text = " ".join(readme(script, files).split())
+    assert "2 whole runs of each of 1 methods with 600 planted images: 0 of 2 bounds exceed the claim" in text
+    assert "the same attacks see it for 1 of 1 methods" in text
+    files["audit-runs"]["audit_runs"][0]["attacks"]["black-box: x"]["epsilon_lower"] = 1.6
+    files["audit-runs"]["audit_runs"][3]["attacks"]["black-box: x"]["epsilon_lower"] = 1.4
+    text = " ".join(readme(script, files).split())
+    assert "1 of 2 bounds exceed the claim" in text
+    assert "the same attacks see it for 0 of 1 methods" in text
+
+
+def test_the_readme_counts_accidents_and_hostile_files_and_shows_a_few_lines_of_speed(script: ModuleType):
+    files = results() | {
+        "faults": {"faults": 421, "came_too_late": 62, "violations": ["x"]},
+        "fuzz": {"cases": 130100, "findings": []},
+        "speed-startup": {
+            "rows": [results()["speed-critics"]["rows"][0] | {"what": "understudy --help (rival: import torch)"}]
+        },
+    }
+    text = " ".join(readme(script, files).split())
+    assert "421 kills, full disks and damaged files, 62 of which came too late to hit: 1 lost" in text
+    assert "130,100 forged or broken ones: 0 got through" in text
+    assert (
+        "| understudy --help (rival: import torch) (machine not recorded) | steps/s | 2,000.0 | 100.0 | 20.0 |" in text
+    )
+    assert "| critics |" not in text
+
+
+def test_the_page_begins_with_one_table_for_each_data_set(script: ModuleType):
+    text = script.in_short(results())
     assert "### mnist: FID / CNN accuracy\n" in text
     assert "| method | epsilon 10 | as published |\n" in text
     assert "| `gs-wgan` | 45.7 / 81.2 % | 61.3 / 80.0 % |\n" in text
     assert "| `new-method` | not measured / not measured | - |\n" in text
     assert "`gan`" not in text, "nothing was promised for it"
+    assert text in script.page(results())
 
 
-def test_the_readme_shows_one_row_for_a_method_at_one_epsilon_and_the_pictures_of_the_least_fid(script: ModuleType):
+def test_in_short_a_method_has_one_row_at_one_epsilon_and_the_pictures_are_of_the_least_fid(script: ModuleType):
     rows = {"gs-wgan-mnist-eps10": quality(), "gs-wgan-mnist-eps10-wide": quality(fid=33.3)}
-    text = script.readme(f"{script.START}{script.END}", rows)
+    text = script.in_short(rows)
     assert text.count("| `gs-wgan` |") == 1
     assert "| 33.3 / 81.2 % |" in text
     assert text.count("![Samples") == 1
@@ -207,7 +258,7 @@ def test_the_readme_shows_one_row_for_a_method_at_one_epsilon_and_the_pictures_o
 
 def test_rows_without_accuracy_are_compared_by_their_inception_scores(script: ModuleType):
     rows = {"typical": federated(), "varied": federated(fid=44.0, inception_score=9.6)}
-    text = script.readme(f"{script.START}{script.END}", rows)
+    text = script.in_short(rows)
     assert "### femnist: FID / Inception score\n" in text
     assert text.count("| `gs-wgan-federated` | 50.0 / 11.60 |") == text.count("| `gs-wgan-federated` |") == 1
 
@@ -274,13 +325,13 @@ def test_the_script_runs_by_itself():
 
 
 def written(script: ModuleType, rows: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Both pages of some rows."""
-    return {"page": script.page(rows), "readme": script.readme(f"{script.START}{script.END}", rows)}
+    """Both parts of the page of some rows."""
+    return {"in short": script.in_short(rows), "details": script.details(rows)}
 
 
 def refused(script: ModuleType, rows: dict[str, dict[str, Any]], words: str) -> None:
-    """Neither page is written, and one sentence says why."""
-    for write in (script.page, lambda rows: script.readme(f"{script.START}{script.END}", rows)):
+    """Neither part of the page is written, and one sentence says why."""
+    for write in (script.in_short, script.details):
         with pytest.raises(SystemExit, match=words) as stopped:
             write(rows)
         assert "\n" not in str(stopped.value)
@@ -299,7 +350,7 @@ PUBLIC, SERVER = "epsilon against `public` (add-remove)", "epsilon against `serv
 COALITION = "epsilon against `client`, a coalition of 1 (add-remove)"
 
 
-@pytest.mark.parametrize("name", ["page", "readme"])
+@pytest.mark.parametrize("name", ["in short", "details"])
 def test_the_papers_figure_against_the_server_stands_beside_ours_against_the_server(script: ModuleType, name: str):
     text = written(script, {FEATURED: federated()})[name]
     rows = table_with(text, SERVER)
@@ -317,7 +368,7 @@ def test_the_papers_figure_against_the_server_stands_beside_ours_against_the_ser
 
 
 def test_a_method_that_promises_nothing_against_the_server_says_so(script: ModuleType):
-    rows = table_with(script.page({"fedavg": kept("fedavg-gan-femnist-eps10")}), SERVER)
+    rows = table_with(script.details({"fedavg": kept("fedavg-gan-femnist-eps10")}), SERVER)
     (ours,) = [row for row in rows if "**fedavg-gan**" in row["method"]]
     assert ours[SERVER] == "none"
     (paper,) = [row for row in rows if row["method"].startswith("Fed-Avg GAN")]
@@ -326,7 +377,7 @@ def test_a_method_that_promises_nothing_against_the_server_says_so(script: Modul
 
 def test_epsilon_at_the_smaller_delta_leaves_room_for_the_limits(script: ModuleType):
     certificate = parse_certificate(federated()["certificate"])
-    (ours, *_) = table_with(script.page({FEATURED: federated()}), SERVER)
+    (ours, *_) = table_with(script.details({FEATURED: federated()}), SERVER)
     for guarantee, column in zip(certificate.guarantees, (PUBLIC, SERVER, COALITION), strict=True):
         stated = float(ours[column].split("(")[1].rstrip(")").replace(",", ""))
         part = 0.0 if guarantee.viewer == "server" else viewers.limits_delta(guarantee.limits, stated)
@@ -397,7 +448,7 @@ def with_published(script: ModuleType, monkeypatch: pytest.MonkeyPatch, dataset:
     def planted(name: str | None = None) -> list[PublishedRow]:
         return [changed(row) for row in published_rows(name)]
 
-    for module in (script, sys.modules["results_readme"]):
+    for module in (script, sys.modules["results_summary"]):
         monkeypatch.setattr(module, "published_rows", planted)
 
 
@@ -469,9 +520,11 @@ def test_an_audit_of_a_federation_states_its_unit(script: ModuleType):
 
 
 def test_a_delta_that_is_large_for_so_many_units_is_remarked(script: ModuleType):
-    for text in written(script, {FEATURED: federated(), "gs-wgan-mnist-eps10": quality()}).values():
-        prose = " ".join(text.split())
-        assert prose.count("A remark on delta") == 1
+    rows = {FEATURED: federated(), "gs-wgan-mnist-eps10": quality()}
+    assert script.page(rows).count("A remark on delta") == 1
+    for text in written(script, rows).values():
+        prose = " ".join((*script.remark(rows), text))
+        prose = " ".join(prose.split())
         assert "1e-05, the customary one, times 60,000 records is 0.60 (mnist)" in prose
         assert "0.00115 times 359 clients is 0.41 (femnist)" in prose
         assert "**Delta is large here:** 0.00115 times 359 clients is 0.41" in prose
