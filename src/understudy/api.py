@@ -247,7 +247,7 @@ def start_run(
     """
     implementation = get_method(method)
     config = configure(implementation, options.config or {}, options.preset)
-    data = source.load()
+    data = source.open()
     plan = _affordable_plan(implementation, config, data.domain, check_budget(implementation, budget))
     if options.account is not None:
         book(options.account, implementation, plan, options.seed).check()  # before anybody is asked anything
@@ -272,7 +272,7 @@ def start_annotation(
     """
     from understudy.release.release import load
 
-    release, data = load(base), source.load()
+    release, data = load(base), source.open()
     with watch() as (listener, stop):
         watched = replace(options, listener=listener, stop_requested=stop, source=source.as_dict())
         return annotate(release, data, budget, out, watched)
@@ -299,7 +299,7 @@ def continue_run(
     if options.config or options.seed is not None or options.preset is not None:
         kept = _FIXED if annotation else f"--preset, {_FIXED}"
         raise InputError(f"resume: a run keeps its config and seed; leave {kept} out")
-    data = source.completed_by(described.source).completed_from(described.domain).load()
+    data = source.completed_by(described.source).completed_from(described.domain).open()
     with watch() as (listener, stop):
         watched = replace(options, listener=listener, stop_requested=stop)
         return resume_annotation(data, out, watched) if annotation else resume(data, out, watched)

@@ -18,10 +18,12 @@ from understudy.data.domain import Declared
 from understudy.data.folder import sub_folders
 from understudy.data.pictures import Broken, Item, decoded, describe, quiet_decoders, shown
 from understudy.data.sources import entered, existing, items_of, read_arrays
+from understudy.data.store import is_store, open_store
 from understudy.errors import InputError, one_line
 
 STAMP = "private: read from the records without noise, for the eyes of their owner"
 _MOST_CLASSES = 50
+_AT_ONCE = 4096  # images of a store
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ def check_source(source: str | Path, split: str, declared: Declared) -> SourceCh
     Privacy: see the module.
     """
     path = existing(source)
+    if is_store(path):
+        return _check_store(path, declared)
     undeclared = list[str]()
     if path.is_dir() and not declared.labelled and not declared.options.unlabelled and not declared.options.clients:
         undeclared = [] if declared.options.person else [folder.name for folder in sub_folders(entered(path, split))]
@@ -124,3 +128,20 @@ def _check_arrays(path: Path, arrays: Any, declared: Declared) -> SourceCheck:
         counts = {str(value): int(number) for value, number in zip(values, numbers, strict=True)}
     people = None if arrays.people is None else _people(arrays.people)
     return SourceCheck(str(path), len(images), [], {describe(images.shape[1:]): len(images)}, counts, people)
+
+
+def _check_store(path: Path, declared: Declared) -> SourceCheck:
+    """All of a store is read, and every block of images compared with its checksum."""
+    try:
+        data = open_store(path, declared)
+        for start in range(0, len(data), _AT_ONCE):
+            data.images[start : start + _AT_ONCE]
+    except InputError as error:
+        return SourceCheck(str(path), 0, [str(error)], {}, None)
+    labels = None
+    if data.labels is not None:
+        counts = np.bincount(data.labels, minlength=data.domain.classes or 0).tolist()
+        names = data.domain.class_names or tuple(str(label) for label in range(len(counts)))
+        labels = dict(zip(names, counts, strict=True))
+    people = None if data.people is None else _people(data.people)
+    return SourceCheck(str(path), len(data), [], {describe(data.domain.shape): len(data)}, labels, people)

@@ -91,13 +91,17 @@ class Content:
     clients: list[Value] | None
 
 
-def collect(source: Path | str, items: Iterable[Item], total: int | None, options: SourceOptions) -> Content:
+def collect(
+    source: Path | str, items: Iterable[Item], total: int | None, options: SourceOptions, stack: Stack | None = None
+) -> Content:
     """All pictures of a source in one array; the first sets the size and mode that all others must have.
+
+    ``stack``: where they are put, by default in memory.
 
     Privacy: each picture is decoded by itself with declared options, and nothing is learnt from the records.
     """
     broken, kept = Broken(options.skip_broken), list[Item]()
-    stack = _Stack(str(source), total)
+    stack = stack or Stack(str(source), total)
     with quiet_decoders(), closing(shown(items, total, f"images of {Path(source).name}")) as seen:
         for item, image in decoded(seen, options, broken):
             stack.put(item.name, image)
@@ -154,40 +158,47 @@ def _is_large(item: Item) -> bool:
         return False
 
 
-class _Stack:
+class Stack:
     """One array that grows; where the number of pictures is known, it is made once."""
 
     def __init__(self, source: str, total: int | None) -> None:
-        self._source, self._total, self._count = source, total, 0
-        self._first = ""
+        self._source, self._total, self.count = source, total, 0
+        self._first, self.shape = "", (0, 0, 0)
         self._images: NDArray[np.uint8] = np.empty((0, 0, 0, 0), dtype=np.uint8)
 
     def put(self, name: str, image: NDArray[np.uint8]) -> None:
-        if self._count == 0:
-            self._first = name
-            self._reserve(self._total or _AT_ONCE, image.shape)
-        elif image.shape != self._images.shape[1:]:
-            first = self._images.shape[1:]
-            way_out = "channels=1 or channels=3" if image.shape[1:] == first[1:] else "size=(height, width)"
+        """Add one picture (C, H, W), which must be like the first."""
+        shape = (image.shape[0], image.shape[1], image.shape[2])
+        if self.count == 0:
+            self._first, self.shape = name, shape
+        elif shape != self.shape:
+            way_out = "channels=1 or channels=3" if shape[1:] == self.shape[1:] else "size=(height, width)"
             raise InputError(
-                f"{name}: {describe(image.shape)}, but {self._first} is {describe(first)}; pass {way_out} to convert"
+                f"{name}: {describe(shape)}, but {self._first} is {describe(self.shape)}; pass {way_out} to convert"
                 " all (--shape CxHxW)"
             )
-        if self._count == len(self._images):
-            self._reserve(2 * self._count, image.shape)
-        self._images[self._count] = image
-        self._count += 1
+        self._keep(image)
+        self.count += 1
 
-    def _reserve(self, count: int, shape: tuple[int, ...]) -> None:
-        if count * int(np.prod(shape)) > LIMIT_BYTES:
-            raise InputError(f"{self._source}: {count} images take over {LIMIT_BYTES} bytes; pass a smaller size=")
-        larger = np.empty((count, *shape), dtype=np.uint8)
-        larger[: self._count] = self._images[: self._count] if self._count else 0
+    def _keep(self, image: NDArray[np.uint8]) -> None:
+        if self.count == len(self._images):
+            self._reserve(2 * self.count or self._total or _AT_ONCE)
+        self._images[self.count] = image
+
+    def _reserve(self, count: int) -> None:
+        if count * int(np.prod(self.shape)) > LIMIT_BYTES:
+            raise InputError(
+                f"{self._source}: {count} images take over {LIMIT_BYTES} bytes; pass a smaller size=, or train from a "
+                "store (`understudy data store`)"
+            )
+        larger = np.empty((count, *self.shape), dtype=np.uint8)
+        larger[: self.count] = self._images[: self.count] if self.count else 0
         self._images = larger
 
     @property
     def images(self) -> NDArray[np.uint8]:
-        return self._images[: self._count]
+        """All of them (N, C, H, W)."""
+        return self._images[: self.count]
 
 
 def describe(shape: tuple[int, ...]) -> str:

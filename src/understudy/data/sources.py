@@ -23,7 +23,8 @@ from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Declared, Domain, SourceOptions, parse_place, require_records, source_options
 from understudy.data.folder import folder_items, holds_pictures, sub_folders, visible
 from understudy.data.npz import array_names, read_array
-from understudy.data.pictures import Content, collect
+from understudy.data.pictures import Content, Stack, collect
+from understudy.data.store import StoredDataset, is_store, new_store, open_store
 from understudy.data.tables import Table
 from understudy.errors import InputError
 
@@ -57,20 +58,48 @@ def load(
 
     A path is a folder of PNG, JPEG or DICOM files (flat, or with a sub-folder for each class, person or client, or for
     several), a CSV or parquet table, a data set that Hugging Face's library saved to disk, WebDataset archives, an
-    ``.npz`` archive, an IDX file or a folder of IDX files. A folder with nothing but ``train`` and ``test`` in it is
-    entered by ``split``. docs/data.md shows each of them.
+    ``.npz`` archive, an IDX file or a folder of IDX files, or a data store (``write_store``), whose images stay on disk
+    and are read as they are needed. A folder with nothing but ``train`` and ``test`` in it is entered by ``split``.
+    docs/data.md shows each of them.
 
     For a path ``records`` is required, and ``classes`` where there are labels: both are published, so they are declared
     and never read from the data. Named sets are public and need neither.
 
-    Privacy: reads private data into memory and releases nothing.
+    Privacy: reads private data and releases nothing.
+    """
+    return _read(source, split, Declared(records, classes, options or SourceOptions()))
+
+
+def write_store(
+    source: str | Path,
+    to: str | Path,
+    *,
+    split: str = "train",
+    records: int | None = None,
+    classes: int | None = None,
+    options: SourceOptions | None = None,
+) -> None:
+    """Write a source into a data store, from which one trains without loading it; all else is as for ``load``.
+
+    Pictures go to disk as they are decoded, so they need not fit into memory.
+
+    Privacy: as ``load``; the store is private, and for its owner alone.
     """
     declared = Declared(records, classes, options or SourceOptions())
+    with new_store(Path(to).expanduser(), str(source)) as writer:
+        writer.finish(_read(source, split, declared, writer))
+
+
+def _read(source: str | Path, split: str, declared: Declared, stack: Stack | None = None) -> ImageDataset:
+    """A data set; pictures are put on ``stack``, by default one in memory."""
     if split not in _SPLITS:
         raise InputError(f"split: {split!r}; choose train or test")
     if isinstance(source, str) and is_known(source):
         return load_named(source, split, declared)
     path = existing(source)
+    if is_store(path):
+        _one_set_only(path, split)
+        return open_store(path, declared)
     if declared.options.min_images is not None:
         raise InputError("min_images: a filter of femnist only, because it looks at whole clients; leave it out")
     if declared.options.name is None:
@@ -81,7 +110,7 @@ def load(
             raise InputError(f"skip_broken: {path} holds arrays, which are whole or not; leave it out")
         return _finish(arrays, declared)
     require_records(declared.records)  # before the images are decoded
-    return _collected(path, items_of(path, split, declared), declared)
+    return _collected(path, items_of(path, split, declared), declared, stack)
 
 
 def from_hugging_face(
@@ -102,8 +131,8 @@ def from_hugging_face(
     return _collected(name, table, declared.with_options(name=name))
 
 
-def _collected(source: Path | str, table: Table, declared: Declared) -> ImageDataset:
-    content = collect(source, table.items, table.rows, declared.options)
+def _collected(source: Path | str, table: Table, declared: Declared, stack: Stack | None = None) -> ImageDataset:
+    content = collect(source, table.items, table.rows, declared.options, stack)
     return _finish(content, declared.with_options(size=None, channels=None))
 
 
@@ -283,7 +312,12 @@ class DataOptions:
     declared: Sequence[str] = field(default_factory=tuple)
 
     def load(self, split: str = "train") -> ImageDataset:
-        """The data set, with its declared domain."""
+        """The data set in memory, with its declared domain."""
+        data = self.open(split)
+        return data.in_memory() if isinstance(data, StoredDataset) else data
+
+    def open(self, split: str = "train") -> ImageDataset:
+        """The same to train on: images of a data store stay on disk."""
         return load(self.source, split=split, records=self.records, classes=self.classes, options=self.source_options())
 
     def source_options(self) -> SourceOptions:

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from understudy.data.dataset import ImageDataset
+from understudy.data.store import StoredImages
 
 Selection = slice | NDArray[np.int64]
 _ALL = slice(None)
+_AT_ONCE = 2**25  # bytes of stored images on their way to a graphics card
 
 
 class Rows(Protocol):
@@ -39,6 +41,48 @@ def load_rows(data: Rows, device: torch.device, selection: Selection = _ALL) -> 
     """
     images_private = torch.from_numpy(data.images[selection]).to(device)
     return images_private, None if data.labels is None else torch.from_numpy(data.labels[selection]).to(device)
+
+
+class StoredRows:
+    """8-bit images of a data store, read from disk when records are asked for by number; one beyond the last is empty.
+
+    Privacy: as ``load_rows``; what was asked for is known to nobody but this process and its disk.
+    """
+
+    def __init__(self, data: Rows) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data.images)
+
+    def __getitem__(self, records_private: Tensor) -> Tensor:
+        """The images (..., C, H, W) of records with numbers of any shape (...)."""
+        numbers = records_private.flatten()
+        images = torch.from_numpy(self._data.images[numbers.clamp(max=len(self) - 1).numpy()])
+        images[numbers == len(self)] = 0
+        return images.unflatten(0, records_private.shape)
+
+
+def load_all(data: Rows, device: torch.device, spare: int = 0) -> tuple[Tensor | StoredRows, Tensor | None]:
+    """All 8-bit images, to be asked for by number, and labels; with so many empty records at the end.
+
+    They are on the device, except those of a data store where the device is the processor: they stay on disk.
+
+    Privacy: as ``load_rows``.
+    """
+    labels = None if data.labels is None else torch.from_numpy(data.labels).to(device)
+    labels = None if labels is None else torch.cat([labels, labels.new_zeros(spare)]) if spare else labels
+    if not isinstance(data.images, StoredImages):
+        images = load_rows(data, device)[0]
+        return torch.cat([images, images.new_zeros((spare, *images.shape[1:]))]) if spare else images, labels
+    if device.type == "cpu":
+        return StoredRows(data), labels
+    images = torch.zeros((len(data.images) + spare, *data.images.shape[1:]), dtype=torch.uint8, device=device)
+    at_once = max(1, _AT_ONCE // images[0].numel())
+    for start in range(0, len(data.images), at_once):
+        chunk = torch.from_numpy(data.images[start : start + at_once])
+        images[start : start + len(chunk)] = chunk.to(device)
+    return images, labels
 
 
 def load_batch(data: Rows, selection: Selection, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -122,23 +166,23 @@ class Examples:
 class Records:
     """All private records on the device, with an empty one at the end for the places that a batch does not fill.
 
+    Those of a data store stay on disk where the device is the processor.
+
     A unit is a record or, where the data are of people, a person, of whom ``images_per_person`` images are shown.
     """
 
     def __init__(
         self, data: ImageDataset, device: torch.device, number_type: torch.dtype, images_per_person: int = 1
     ) -> None:
-        images, labels = load_rows(data, device)
-        self._images = torch.cat([images, images.new_zeros((1, *images.shape[1:]))])
-        self._labels = None if labels is None else torch.cat([labels, labels.new_zeros(1)])
-        self._type = number_type
+        self._images, self._labels = load_all(data, device, spare=1)
+        self._type, self._shape = number_type, tuple(data.images.shape[1:])
         self.people = None if data.domain.unit == "record" else People.of(data, device, images_per_person)
-        self.filler = len(images) if self.people is None else len(self.people.sizes) - 1
+        self.filler = len(data.images) if self.people is None else len(self.people.sizes) - 1
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one record."""
-        return tuple(self._images.shape[1:])
+        return self._shape
 
     def gather(self, indices_private: Tensor, random: torch.Generator | None = None) -> Examples:
         """The units with these numbers; of a person some images, which are drawn afresh.
@@ -160,7 +204,11 @@ class Records:
 
     def _rows(self, records_private: Tensor) -> tuple[Tensor, Tensor | None]:
         """Images in [0, 1] and labels of some records."""
-        images = self._images.index_select(0, records_private).to(self._type) / 255
+        if isinstance(self._images, StoredRows):
+            images = self._images[records_private]
+        else:
+            images = self._images.index_select(0, records_private)
+        images = images.to(self._type) / 255
         return images, None if self._labels is None else self._labels.index_select(0, records_private)
 
 

@@ -21,7 +21,7 @@ from understudy.engines.config import CriticsConfig
 from understudy.engines.critics.bank import AdamConfig, CriticBank, CriticBankConfig, CriticBankOptions, CriticReport
 from understudy.engines.critics.subsets import PrivateRecords, SubsetTable, take
 from understudy.engines.critics.warm_start import WarmStartConfig, warm_start
-from understudy.engines.records import load_rows
+from understudy.engines.records import load_all
 from understudy.models.critic import CriticBatch, CriticConfig
 from understudy.privacy.randomness.streams import Randomness
 from understudy.runs.run import Run
@@ -61,7 +61,7 @@ class Critics:
         self._random = home.randomness.generator(home.device)
         table = SubsetTable.from_assignment(assignment, subsets)
         self._records_private = PrivateRecords(
-            *load_rows(data, home.device), SubsetTable(table.members.to(home.device), table.sizes.to(home.device))
+            *load_all(data, home.device), SubsetTable(table.members.to(home.device), table.sizes.to(home.device))
         )
         bank_config = CriticBankConfig(
             critic=CriticConfig(shape=data.domain.shape, classes=data.domain.classes, width=settings.width),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from understudy.engines.records import StoredRows
 from understudy.errors import InputError
 
 
@@ -63,24 +64,26 @@ class SubsetTable:
 
 @dataclass(frozen=True)
 class PrivateRecords:
-    """All records on the device: images (records, channels, rows, columns), labels, and who belongs to which subset."""
+    """All records: images (records, channels, rows, columns) on the device, or those of a data store on disk; labels,
+    and who belongs to which subset.
+    """
 
-    images: Tensor
+    images: Tensor | StoredRows
     labels: Tensor | None
     table: SubsetTable
 
 
-def take(images: Tensor, labels: Tensor | None, records: Tensor) -> tuple[Tensor, Tensor | None]:
+def take(images: Tensor | StoredRows, labels: Tensor | None, records: Tensor) -> tuple[Tensor, Tensor | None]:
     """Images (k, batch, ...) as floats in 0..1, and labels, of drawn records; zeros where the index is -1.
 
     Privacy: returns private records, each to the critic in whose row it was drawn and to no other.
     """
-    if not len(images):  # a data set may be empty: it is a neighbour of a set with one record
+    if isinstance(images, Tensor) and not len(images):  # a data set may be empty, as a neighbour of one record is
         images = images.new_zeros((1, *images.shape[1:]))
         labels = labels.new_zeros(1) if labels is not None else None
     found = records >= 0
     places = records.clamp_min(0)
     chosen = images[places]
-    chosen = chosen.float() / 255 if images.dtype == torch.uint8 else chosen.float()
-    chosen = chosen * found.view(*found.shape, *([1] * (images.dim() - 1)))
+    chosen = chosen.float() / 255 if chosen.dtype == torch.uint8 else chosen.float()
+    chosen = chosen * found.view(*found.shape, *([1] * (chosen.dim() - found.dim())))
     return chosen, torch.where(found, labels[places], 0) if labels is not None else None

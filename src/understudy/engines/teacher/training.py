@@ -7,15 +7,20 @@ is one product of matrices: exact, and as quick as training without privacy.
 
 from __future__ import annotations
 
+import math
+import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
+from understudy.data.store import StoredImages
 from understudy.engines.dpsgd.products import arithmetic
 from understudy.engines.dpsgd.step import Inputs, PrivateStep, StepOptions, step_precision
 from understudy.engines.records import Examples, People, Records, load_batch
@@ -123,16 +128,27 @@ def _in_full_chunks(scattering: Scattering, images_private: Tensor) -> Tensor:
     return features[: _CHUNK - missing]
 
 
+def _on_disk(folder: Path, shape: tuple[int, ...]) -> Tensor:
+    """Zeros in half precision that need not fit into memory: a file without a name, which is gone with the process."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        os.posix_fallocate(file.fileno(), 0, 2 * math.prod(shape))  # a full disk is an error now, and not a crash later
+        return torch.from_numpy(np.memmap(file, np.float16, "r+", shape=shape))
+
+
 class FeatureRecords(Records):
     """Scattering features of all private records, in half precision, with an empty record at the end.
+
+    Those of a data store are kept on disk where the device is the processor.
 
     Privacy: features are a function of one image and of nothing else; they are private, and so is how many there are.
     """
 
     def __init__(self, run: Run, scattering: Scattering) -> None:
         count, self._type = len(run.data), _number_type(run)
-        self.features = torch.zeros(
-            (count + 1, scattering.maps, *scattering.grid), dtype=torch.float16, device=run.device
+        shape = (count + 1, scattering.maps, *scattering.grid)
+        on_disk = isinstance(run.data.images, StoredImages) and run.device.type == "cpu"
+        self.features: Tensor = (
+            _on_disk(run.private, shape) if on_disk else torch.zeros(shape, dtype=torch.float16, device=run.device)
         )
         self.labels = torch.zeros(count + 1, dtype=torch.long, device=run.device)
         for part in range(_REPORTS):  # as many reports of the same values, however many records there are

@@ -40,11 +40,12 @@ def release_central_images(run: Run) -> tuple[Tensor, Tensor | None]:
         batches = PoissonBatches(len(run.data), rate, run.randomness.coins(run.device)).draw(event.count)
         size = torch.Size(halved).numel()
         totals = torch.zeros(event.count, classes, size, dtype=torch.float64, device=run.device)
-        images_private, labels_private = load_batch(run.data, slice(None), run.device)
         for total, indices_private, size_private in zip(totals, batches.indices, batches.sizes, strict=True):
             taken = indices_private[:size_private]
-            small = functional.avg_pool2d(images_private[taken], 2, ceil_mode=True, count_include_pad=False)
-            mechanism.accumulate(total, small.flatten(1), labels_private[taken])
+            for some in taken.split(run.plan.config.runtime.micro_batch):
+                images_private, labels_private = load_batch(run.data, some.cpu().numpy(), run.device)
+                small = functional.avg_pool2d(images_private, 2, ceil_mode=True, count_include_pad=False)
+                mechanism.accumulate(total, small.flatten(1), labels_private)
         mechanism.check_finite()
         return totals
 
