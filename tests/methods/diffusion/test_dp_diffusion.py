@@ -41,7 +41,14 @@ def plan_of(
 # What it costs
 
 
-PRESETS = {"gpu": CLASS_MEANS, "gpu-eps1": CLASS_MEANS, "dpdm": None, "dp-feta": CENTRAL_IMAGES, "cpu": CLASS_MEANS}
+PRESETS = {
+    "gpu": CLASS_MEANS,
+    "gpu-eps1": CLASS_MEANS,
+    "gpu-colour": CLASS_MEANS,
+    "dpdm": None,
+    "dp-feta": CENTRAL_IMAGES,
+    "cpu": CLASS_MEANS,
+}
 
 
 @pytest.mark.parametrize(("preset", "start"), [*PRESETS.items(), (None, CLASS_MEANS)])
@@ -62,6 +69,19 @@ def test_the_events_of_a_preset_are_its_steps_and_its_start(preset, start):
 def test_a_preset_spends_the_whole_budget(preset, domain):
     epsilon = 1.0 if preset == "gpu-eps1" else 10.0
     assert 0.999 * epsilon < plan_of(preset, domain, epsilon).epsilon <= epsilon
+
+
+@pytest.mark.parametrize(("classes", "records"), [(10, 50_000), (2, 23_708)])
+def test_the_preset_for_colour_fits_a_card_and_a_lunch_break(classes, records):
+    domain = Domain(shape=(3, 32, 32), classes=classes, nominal_records=records)
+    plan = plan_of("gpu-colour", domain, privacy=GIVEN)
+    config = plan.config_as(DpDiffusionConfig)
+    assert plan.memory_bytes < 70 * 2**30
+    assert plan.seconds_on_gpu < 45 * 60
+    rows = config.privacy.batch * config.method.draws
+    assert rows % config.runtime.micro_batch == 0, "no pass is half empty"
+    with pytest.raises(InputError, match="batch: an expected size of 4096 out of 200"):
+        plan_of("gpu-colour", domain.model_copy(update={"nominal_people": 200}), privacy=GIVEN)
 
 
 def test_every_preset_is_tried_here():
@@ -164,6 +184,30 @@ def test_a_run_takes_the_planned_steps_and_shows_public_values_alone(tmp_path):
     assert (events["denoising steps"].planned, events["denoising steps"].executed) == (6, 6)
     assert events[CLASS_MEANS].executed == 1
     assert release.certificate.guarantees[0].unit == "record"
+
+
+def test_the_preset_for_colour_trains_and_draws_colour(tmp_path):
+    """Its own way from the embedding over the warm-up to the steps, at sizes for a test."""
+    images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
+    data = from_arrays(images, np.arange(40) % 2, classes=2, records=40)
+    config = {
+        "privacy": {"batch": 8, "steps": 2},
+        "method": {
+            "widths": [8, 8, 8],
+            "draws": 2,
+            "embedding": {"frequencies": 20, "steps": 3, "batch": 8},
+            "warm_up": {"images": 20, "steps": 2, "batch": 8},
+            "sampler": {"steps": 3},
+        },
+        "runtime": {"device": "cpu", "micro_batch": 16},
+    }
+    options = TrainOptions(config=config, preset="gpu-colour")
+    release = train("dp-diffusion", data, Budget(10, 1e-5), tmp_path / "run", options)
+    drawn, labels = release.sample(6)
+    assert drawn.shape == (6, 16, 16, 3)
+    assert set(labels) <= {0, 1}
+    kept = release.method_config["method"]
+    assert (kept["learning_rate"], kept["average_decay"], kept["draws"]) == (5e-4, 0.99, 2)
 
 
 def test_a_step_shows_the_network_all_draws_of_a_record_as_one_unit(tmp_path, monkeypatch):
