@@ -295,7 +295,7 @@ def test_up_to_a_declared_number_of_broken_files_is_left_out(
         )
     sentence = refused(half_broken, options=SourceOptions(skip_broken=2))
     assert "d.png: corrupt or not a PNG or JPEG" in sentence
-    assert "more than skip_broken=2 are broken (`understudy data check` lists them all)" in sentence
+    assert "more than skip_broken=2 (--skip-broken 2) are broken; `understudy data check` lists them all" in sentence
     assert "b.png: corrupt" in refused(half_broken)
 
 

@@ -95,6 +95,30 @@ def import_set(
         typer.echo(f"{name}: imported to {target}")
 
 
+@app.command("store")
+def store_set(
+    source: Annotated[str, typer.Argument(help="A known name, folder, table or archive, as `train --data` takes it.")],
+    to: Annotated[Path, typer.Option("--to", help="Folder of the store; for you alone, and not there yet.")],
+    split: Annotated[str, typer.Option("--split", help="train or test, where there are both.")] = "train",
+    records: common.Records = None,
+    classes: common.Classes = None,
+    shape: common.Shape = None,
+    declare: common.Declare = None,
+    skip_broken: common.SkipBroken = None,
+    as_json: Json = False,
+) -> None:
+    """Write data that do not fit into memory to disk, once, in the form that training reads as it goes.
+
+    What is declared here is kept with it, so `train --data STORE` needs no declaration. A store is as private as the
+    data themselves.
+    """
+    from understudy.data.sources import write_store
+
+    given = common.data_options(source, records, classes, shape, declare, skip_broken).source_options()
+    write_store(source, to, split=split, records=records, classes=classes, options=given)
+    typer.echo(json.dumps({"store": str(to)}) if as_json else f"stored in {to}; train on it with --data {to}")
+
+
 @app.command("check")
 def check_set(
     path: Annotated[str, typer.Argument(help="A folder, table or archive, as `train --data` takes it.")],
@@ -102,19 +126,20 @@ def check_set(
     classes: common.Classes = None,
     shape: common.Shape = None,
     declare: common.Declare = None,
+    skip_broken: common.SkipBroken = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a source holds and list every broken file of it; exit code 1 if there is one.
+    """Say what a source holds and list every broken file of it; exit code 1 if more than --skip-broken are broken.
 
     What it prints is private: figures for --records and the like should be public ones, not copied from here.
     """
     from understudy.data.check import check_source
     from understudy.data.domain import Declared
 
-    options = common.data_options(path, None, classes, shape, declare)
-    found = check_source(path, split, Declared(None, classes, options.source_options()))
+    options = common.data_options(path, None, classes, shape, declare, skip_broken).source_options()
+    found = check_source(path, split, Declared(None, classes, options))
     typer.echo(json.dumps(found.as_dict()) if as_json else "\n".join(found.lines()))
-    if found.broken:
+    if len(found.broken) > options.skip_broken or not found.readable:
         raise typer.Exit(1)
 
 

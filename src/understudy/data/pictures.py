@@ -72,7 +72,8 @@ class Broken:
             raise error
         if self.allowed is not None and len(self.found) > self.allowed:
             raise InputError(
-                f"{error}; more than skip_broken={self.allowed} are broken (`understudy data check` lists them all)"
+                f"{error}; more than skip_broken={self.allowed} (--skip-broken {self.allowed}) are broken; "
+                "`understudy data check` lists them all"
             )
 
     def tell(self) -> None:
