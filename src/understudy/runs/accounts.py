@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import re
 import secrets
 import time
@@ -359,9 +360,10 @@ def book(
     events, first = plain_events(plan.events), base is None
     if base is not None and not _holds(account, base):
         events = (*plain_events(base.events), *events)
+    claim = (math.nan, plan.budget.delta)  # nobody asks for it
     if plan.limits is not None:
         claim = (method.claims(plan.config, plan.events, plan.budget)[0].epsilon, plan.budget.delta)
-    else:
+    elif account.terms.filter == "sum":
         claim = (accounting.certified_epsilon(events, plan.budget.delta), plan.budget.delta)
     charge = filters.charge(account.terms, events, claim, first)
     reference = AccountName(name=name, identity=account.identity)
