@@ -237,9 +237,18 @@ def own_cells(stem: str, row: Row, *epsilon: str) -> tuple[str, ...]:
         *epsilon,
         value(row.get("fid")),
         value(row.get("inception_score"), 2),
-        share(row.get("cnn_accuracy")),
+        accuracy(row),
         f"`{stem}`: {row.get('device', 'machine not recorded')}{time}",
     )
+
+
+def accuracy(row: Row) -> str:
+    """Of the CNN and, in colour, of the residual network with its size."""
+    cnn, resnet = share(row.get("cnn_accuracy")), row.get("resnet_accuracy")
+    if resnet is None:
+        return cnn
+    millions = row["networks"]["resnet"]["parameters"] / 1e6
+    return f"{cnn}; {share(resnet)} by a residual network of {millions:.1f} million parameters"
 
 
 def published_cells(row: PublishedRow, *epsilon: str) -> tuple[str, ...]:

@@ -131,6 +131,13 @@ def test_the_page_is_the_golden_one(script: ModuleType):
     assert page == GOLDEN.read_text(encoding="utf-8"), "if the change is meant, write the new page to results_page.md"
 
 
+def test_in_colour_the_residual_network_stands_beside_the_cnn_with_its_size(script: ModuleType):
+    sizes = {"cnn": {"parameters": 545_098}, "resnet": {"parameters": 1_228_074}}
+    row = quality(dataset="cifar-10", resnet_accuracy=0.456, networks=sizes)
+    page = script.page({"gs-wgan-cifar-10-eps10": row})
+    assert "| 81.2 %; 45.6 % by a residual network of 1.2 million parameters |" in page
+
+
 def test_every_file_is_on_the_page(script: ModuleType):
     page = script.page(results())
     for section in (
