@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    bugs_of_accounts,
     bugs_of_critics,
     bugs_of_data,
     bugs_of_diffusion,
@@ -14,6 +15,7 @@ from . import (
 )
 
 BUGS = (
+    *bugs_of_accounts.BUGS,
     *bugs_of_noise.BUGS,
     *bugs_of_critics.BUGS,
     *bugs_of_data.BUGS,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from understudy.runs.accounts import accounts_folder, read_account
+
+from .conftest import TINY
 
 
 @pytest.fixture
@@ -100,3 +103,59 @@ def test_a_damaged_account_is_listed_as_such_and_the_others_are_shown(call, open
     assert "cells: epsilon 12" in listed.out
     assert "other.json" in listed.err
     assert "restore the file" in listed.err
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    random, path = np.random.default_rng(0), tmp_path / "data.npz"
+    arrays = {}
+    for split, count in (("train", 60), ("test", 30)):
+        arrays[f"x_{split}"] = random.integers(0, 256, (count, 8, 8), dtype=np.uint8)
+        arrays[f"y_{split}"] = np.arange(count) % 3
+    np.savez(path, **arrays)
+    declared = [
+        "--records",
+        60,
+        "--classes",
+        3,
+        "--epsilon",
+        10,
+        "--delta",
+        1e-5,
+        "--set",
+        "privacy.noise_multiplier=2",
+    ]
+    measured = ["--metrics", "logistic_regression", "--samples", 30]
+    settings = [part for setting in TINY for part in ("--set", setting)]
+    return ["curve", "dp-merf", "--data", path, *declared, *measured, *settings, "--out", tmp_path / "sweep"]
+
+
+def test_a_sweep_that_does_not_fit_as_a_whole_spends_nothing(call, sweep, tmp_path):
+    assert call("data", "account", "points", "--epsilon", 3.5, "--delta", 1e-5, "--filter", "gaussian").code == 0
+    over = [*sweep, "--over", "method.steps=2,3,4,5", "--account", "points"]
+    assert "4 more runs would bring points to epsilon" in call.refused(*over, code=3)
+    assert read_account("points").entries == ()
+    assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.slow
+def test_every_point_of_a_sweep_is_charged_once_and_the_account_is_kept(call, sweep):
+    assert call("data", "account", "points", "--epsilon", 3.5, "--delta", 1e-5, "--filter", "gaussian").code == 0
+    done = call(*sweep, "--over", "method.steps=2,3", "--account", "points")
+    assert done.code == 0, done.err
+    assert len(read_account("points").entries) == 2
+    assert call(*sweep, "--over", "method.steps=2,3", "--account", "points").code == 0
+    assert len(read_account("points").entries) == 2
+    assert 'with account "points", not null' in call.refused(*sweep, "--over", "method.steps=2,3,4")
+    assert "would bring points" in call.refused(*sweep, "--over", "method.steps=2,3,4,5", "--account", "points", code=3)
+
+
+@pytest.mark.slow
+def test_a_comparison_is_charged_to_its_account(call, sweep, tmp_path):
+    assert call("data", "account", "methods", "--epsilon", 20, "--delta", 1e-5).code == 0
+    asked = ["compare", "--methods", "dp-merf,dp-hp", *sweep[2:-2], "--out", tmp_path / "comparison"]
+    asked = [part if part != "method.frequencies=20" else "dp-merf:method.frequencies=20" for part in asked]
+    done = call(*asked, "--account", "methods")
+    assert done.code == 0, done.err
+    assert sorted(entry.method for entry in read_account("methods").entries) == ["dp-hp", "dp-merf"]
+    assert 'account "methods", not null' in call.refused(*asked)

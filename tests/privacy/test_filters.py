@@ -63,7 +63,7 @@ def test_gaussians_without_sampling_add_up_as_by_hand(order: float, count: int) 
 @pytest.mark.parametrize(
     ("multiplier", "rate", "steps"), [(1.5, 0.04, 2250), (0.8, 0.01, 1000), (1.1, 256 / 6e4, 14040)]
 )
-@pytest.mark.parametrize("order", [2, 4, 8])
+@pytest.mark.parametrize("order", [2, 8])
 def test_sampled_batches_add_up_as_by_hand(multiplier: float, rate: float, steps: int, order: int) -> None:
     terms = Terms(epsilon=1000, delta=1e-5, order=order)
     runs = [charged(terms, sampled(multiplier, rate, steps), first=False)] * 3
