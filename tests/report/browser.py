@@ -42,6 +42,19 @@ class Page:
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self._browser.call("Emulation.setEmulatedMedia", self._session, media=media, features=features)
 
+    def press(self, key: str) -> None:
+        """Press one key: a letter, or ``Tab``, ``Enter``, ``Escape``, ``ArrowDown``."""
+        codes = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowDown": 40}
+        written = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
+        event = {"key": key, "code": key, "windowsVirtualKeyCode": codes.get(key, ord(key[0].upper()))}
+        for kind in ("keyDown" if written else "rawKeyDown", "keyUp"):
+            text = {"text": written} if written and kind == "keyDown" else {}
+            self._browser.call("Input.dispatchKeyEvent", self._session, type=kind, **event, **text)
+
+    def type(self, words: str) -> None:
+        """Write words into what has the focus."""
+        self._browser.call("Input.insertText", self._session, text=words)
+
     def screenshot(self, path: Path) -> None:
         """The whole page as PNG."""
         answer = self._browser.call("Page.captureScreenshot", self._session, captureBeyondViewport=True)
