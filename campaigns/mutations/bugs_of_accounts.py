@@ -15,8 +15,7 @@ BUGS: tuple[Bug, ...] = (
         "several runs of an account are composed as if they had been fixed beforehand",
         FILTERS,
         "    if len(charges) == 1 and charges[0].alone is not None:\n        figure = min(figure, charges[0].alone)\n",
-        "    if all(each.alone is not None for each in charges):\n"
-        "        figure = min(figure, math.sqrt(math.fsum((each.alone or 0.0) ** 2 for each in charges)))\n",
+        "    if charges[0].alone is not None:\n        figure = min(figure, charges[0].alone)\n",
         f"{_FILTERS}::test_a_single_run_may_take_all_of_an_account_by_the_numerical_accountants",
     ),
     bug(

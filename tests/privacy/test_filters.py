@@ -6,9 +6,12 @@ import math
 from collections.abc import Callable
 from math import comb
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtr
 
 from understudy.errors import BudgetError, InputError
 from understudy.privacy import accounting
@@ -16,6 +19,7 @@ from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, PoissonSampling, RoutedSampling
 from understudy.privacy.filters import Charge, Statement, Terms, allows, charge, check_statement, room, terms_of, total
 
+Array = NDArray[np.float64]
 TEN = Budget(epsilon=10, delta=1e-5)
 PLAIN = Event(noise_multiplier=1.0, sensitivity="C", count=1)
 
@@ -96,6 +100,34 @@ def test_what_fixed_plans_would_allow_is_refused_to_plans_that_are_chosen_one_af
     runs = [sampled(0.58, 128 / 60_000, 20_000), sampled(0.58, 128 / 60_000, 20_000)]
     assert accounting.epsilon(runs, 1e-5, "fourier") < 10
     assert not allows(terms, [charged(terms, run, first=False) for run in runs])
+
+
+def gaussian_delta(epsilons: Array, distance: float) -> Array:
+    """Delta of a Gaussian whose means are so many deviations apart."""
+    return ndtr(distance / 2 - epsilons / distance) - np.exp(epsilons + log_ndtr(-distance / 2 - epsilons / distance))
+
+
+def sampled_delta(epsilons: Array, rate: float, distance: float) -> Array:
+    """Delta of one sampled Gaussian where the unit is there: beyond the place where densities stand at e^epsilon."""
+    reached = epsilons > math.log1p(-rate)
+    place = (np.log(np.where(reached, (np.exp(epsilons) - 1 + rate) / rate, 1.0)) + distance**2 / 2) / distance
+    above = (1 - rate) * ndtr(-place) + rate * ndtr(distance - place) - np.exp(epsilons + log_ndtr(-place))
+    return np.where(reached, above, -np.expm1(epsilons))
+
+
+def test_choosing_the_second_run_by_the_first_misses_a_delta_that_each_pair_keeps() -> None:
+    """The counterexample of docs/privacy.md: why an account needs a filter, and why composing the chosen is none."""
+    first, seconds = PLAIN, (with_noise(0.5772)[0], sampled(0.2541, 1e-3, 1))
+    for second in seconds:
+        assert accounting.epsilon([first, second], 1e-5, "fourier") <= 10
+    deviations = np.linspace(-9, 12, 20_001)
+    left = 10 - (0.5 + deviations)  # of epsilon, after the loss of the first run, whose means are one deviation apart
+    worst = np.maximum(gaussian_delta(left, 1 / 0.5772), sampled_delta(left, 1e-3, 1 / 0.2541))
+    density = np.exp(-(deviations**2) / 2) / math.sqrt(2 * math.pi)
+    assert np.trapezoid(density * worst, deviations) > 1.59e-5
+    terms = terms_of(TEN)
+    pairs = [[charged(terms, first, first=False), charged(terms, second, first=False)] for second in seconds]
+    assert [allows(terms, pair) for pair in pairs] == [False, False]
 
 
 def test_a_single_run_may_take_all_of_an_account_by_the_numerical_accountants() -> None:

@@ -270,10 +270,12 @@ def test_an_account_is_for_its_owner_alone_whatever_the_umask(account, tmp_path)
     before = os.umask(0)
     try:
         tiny_train("dp-merf", tiny_data(), tmp_path / "run", account="tiny")
+        assert open_to_others(accounts_folder()) == []
+        open_account("new", account.terms)
     finally:
         os.umask(before)
     assert open_to_others(accounts_folder()) == []
-    assert account_names() == ["tiny"]
+    assert account_names() == ["new", "tiny"]
 
 
 @pytest.mark.parametrize(
