@@ -91,6 +91,11 @@ def test_the_site_asks_nothing_of_the_network():
         assert pictures == [], path
 
 
+def test_every_method_has_its_row_in_the_guide():
+    rows = re.findall(r"^\| `([\w-]+)` \|", (DOCS / "methods.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(rows) == method_names()
+
+
 # What is shown works
 
 
