@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GROUPS = {
     "Data": ("load", "from_arrays", "from_hugging_face", "ImageDataset", "Domain"),
     "Training": ("train", "resume", "release_early", "TrainOptions", "Budget", "method_names"),
+    "Accounts": ("open_account", "read_account", "Account"),
     "Releases": ("load_release", "Release", "verify", "Verification", "Certificate"),
     "Errors": ("UnderstudyError", "InputError", "BudgetError", "CheckError", "InterruptedRun", "AbortedRun"),
 }

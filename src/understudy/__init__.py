@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from understudy.release.release import Release
     from understudy.release.release import load as load_release
     from understudy.release.verify import Verification, verify
+    from understudy.runs.accounts import Account, open_account, read_account
 
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AbortedRun",
+    "Account",
     "Budget",
     "BudgetError",
     "Certificate",
@@ -47,6 +49,8 @@ __all__ = [
     "load",
     "load_release",
     "method_names",
+    "open_account",
+    "read_account",
     "release_early",
     "resume",
     "train",
@@ -55,6 +59,7 @@ __all__ = [
 
 _HOME = {  # where each name lives; imported when it is first used, so that `import understudy` is quick
     "AbortedRun": "errors",
+    "Account": "runs.accounts",
     "Budget": "privacy.budget",
     "BudgetError": "errors",
     "Certificate": "privacy.certificate",
@@ -72,6 +77,8 @@ _HOME = {  # where each name lives; imported when it is first used, so that `imp
     "load": "data.sources",
     "load_release": "release.release",
     "method_names": "methods.registry",
+    "open_account": "runs.accounts",
+    "read_account": "runs.accounts",
     "release_early": "api",
     "resume": "api",
     "train": "api",

@@ -20,7 +20,7 @@ from understudy.methods.embedding.dp_merf import DpMerf
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
-from understudy.privacy.filters import Charge, Terms, terms_of
+from understudy.privacy.filters import Charge
 from understudy.privacy.ledger import Ledger
 from understudy.release.release import load
 from understudy.release.verify import verify
@@ -36,7 +36,7 @@ TWO_RUNS = Budget(0.6, 1e-5)  # two tiny runs fit, a third does not
 
 @pytest.fixture
 def account() -> Account:
-    return open_account("tiny", terms_of(TWO_RUNS, rule="gaussian"))
+    return open_account("tiny", TWO_RUNS, rule="gaussian")
 
 
 def path_of(name: str) -> Path:
@@ -138,7 +138,7 @@ def test_an_account_that_was_restored_from_an_older_copy_is_noticed_by_a_run_tha
         with pytest.raises(InputError, match=r"does not hold the reservation of this run, .* restore the newest copy"):
             action()
     path_of("tiny").unlink()
-    open_account("tiny", account.terms)
+    open_account("tiny", TWO_RUNS, rule="gaussian")
     with pytest.raises(InputError, match=r"tiny is another account than the one that this run was begun with"):
         resume(tiny_data(), tmp_path / "run")
 
@@ -202,7 +202,7 @@ def test_a_run_that_is_killed_anywhere_is_resumed_with_one_reservation(account, 
 
 def test_two_runs_for_the_last_room_one_of_them_is_refused_and_its_folder_can_be_used_again(tmp_path, monkeypatch):
     """Both saw room; the second to reserve is refused under the lock, and leaves no run behind."""
-    open_account("tiny", terms_of(Budget(0.4, 1e-5), rule="gaussian"))
+    open_account("tiny", Budget(0.4, 1e-5), rule="gaussian")
     checked = Booking.check
 
     def and_another_comes(self):
@@ -231,16 +231,16 @@ def test_runs_of_another_unit_without_privacy_or_with_a_seed_are_refused(account
 
 
 def test_a_figure_without_noise_is_paid_for_by_no_account(tmp_path):
-    open_account("wide", terms_of(Budget(10, 1e-5)))
+    open_account("wide", Budget(10, 1e-5))
     with pytest.raises(BudgetError, match=r"computed from the data without noise, .* leave publish out"):
         tiny_train("bdp-gan", tiny_data(), tmp_path / "run", account="wide", method={"bayesian": {"publish": True}})
 
 
 def test_a_federation_is_charged_by_its_claim_where_claims_are_added(tmp_path):
-    open_account("clients", terms_of(Budget(20, 1e-4), unit="client"))
+    open_account("clients", Budget(20, 1e-4), unit="client")
     with pytest.raises(InputError, match=r"pays for the limits of its clients too, .*--filter sum"):
         tiny_train("gs-wgan-federated", tiny_data(), tmp_path / "run", account="clients")
-    open_account("added", terms_of(Budget(20, 1e-4), unit="client", rule="sum"))
+    open_account("added", Budget(20, 1e-4), unit="client", rule="sum")
     certificate = tiny_train("gs-wgan-federated", tiny_data(), tmp_path / "run", account="added").certificate
     assert certificate.account.total_epsilon == certificate.headline.epsilon
     assert certificate.account.total_delta == certificate.headline.delta
@@ -249,7 +249,7 @@ def test_a_federation_is_charged_by_its_claim_where_claims_are_added(tmp_path):
 
 @pytest.mark.slow
 def test_an_annotator_pays_for_the_generator_too_unless_the_account_has_paid_for_it(tmp_path):
-    open_account("both", terms_of(Budget(10, 1e-5)))
+    open_account("both", Budget(10, 1e-5))
     inside = tiny_train("dp-merf", tiny_data("unlabelled"), tmp_path / "inside", account="both")
     outside = tiny_train("dp-merf", tiny_data("unlabelled"), tmp_path / "outside", warn=quietly)
     privacy, method = {"steps": 2, "batch": 8, "noise_multiplier": 10.0}, {"kind": "network", "width": 2}
@@ -271,7 +271,7 @@ def test_an_account_is_for_its_owner_alone_whatever_the_umask(account, tmp_path)
     try:
         tiny_train("dp-merf", tiny_data(), tmp_path / "run", account="tiny")
         assert open_to_others(accounts_folder()) == []
-        open_account("new", account.terms)
+        open_account("new", TWO_RUNS)
     finally:
         os.umask(before)
     assert open_to_others(accounts_folder()) == []
@@ -304,13 +304,13 @@ def test_a_damaged_account_is_never_a_smaller_one(account, tmp_path, damage):
 
 def test_an_account_is_opened_once_and_its_terms_never_change(account):
     with pytest.raises(InputError, match=r"tiny is open already, and its terms cannot change"):
-        open_account("tiny", terms_of(Budget(100, 1e-5)))
+        open_account("tiny", Budget(100, 1e-5))
     assert account_of("tiny") == account
     with pytest.raises(InputError, match=r"other is not open here; open it with `understudy data account other"):
         account_of("other")
     for name in ("", "../x", "a/b", ".hidden", "x" * 65, "a\n"):
         with pytest.raises(InputError, match="is no name; pass up to 64 letters"):
-            open_account(name, account.terms)
+            open_account(name, TWO_RUNS)
 
 
 def test_a_reservation_is_made_once_for_a_run_and_for_one_plan(account, tmp_path):
@@ -357,7 +357,7 @@ def reserving(number: int, count: int) -> subprocess.Popen[str]:
 
 
 def test_processes_that_reserve_at_the_same_time_never_take_more_than_there_is():
-    open_account("shared", Terms(epsilon=25.0, delta=1e-5, filter="sum"))
+    open_account("shared", Budget(25, 1e-5), rule="sum")
     processes = [reserving(number, 10) for number in range(4)]
     for process in processes:
         assert process.stdout.readline() == "ready\n"
@@ -372,7 +372,7 @@ def test_processes_that_reserve_at_the_same_time_never_take_more_than_there_is()
 
 
 def test_a_process_that_is_killed_at_any_moment_leaves_what_it_said_and_at_most_one_more(tmp_path):
-    open_account("shared", Terms(epsilon=1e6, delta=0.1, filter="sum"))
+    open_account("shared", Budget(1e6, 0.1), rule="sum")
     kept = 0
     for number, said_before_the_kill in enumerate((1, 4)):
         process = reserving(number, 10_000)

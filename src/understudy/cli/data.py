@@ -172,7 +172,6 @@ def account_of_data(
     (exit code 3) if all runs together would exceed the account. Its terms never change.
     """
     from understudy.privacy.budget import stated_budget
-    from understudy.privacy.filters import terms_of
     from understudy.runs.accounts import open_account, read_account
 
     budget = stated_budget(epsilon, delta)
@@ -183,7 +182,7 @@ def account_of_data(
             raise InputError(f"account: {given} is set when one is opened; pass --epsilon and --delta too")
         account = read_account(name)
     else:
-        account = open_account(name, terms_of(budget, unit, adjacency, rule, order))
+        account = open_account(name, budget, unit, adjacency, rule, order)
     typer.echo(json.dumps(account.as_dict()) if as_json else "\n".join(_account_lines(account)))
 
 
@@ -196,7 +195,7 @@ def _account_lines(account: Account) -> list[str]:
         f"{account.name}: epsilon {terms.epsilon:g} at delta {terms.delta:g} for all runs together (unit {terms.unit}, "
         f"{terms.adjacency}, filter {rule}), opened {account.opened}",
         f"taken by {counted(len(account.entries))}: epsilon {epsilon:g}" + (f" at delta {delta:g}" if delta else ""),
-        f"left: one more run of about epsilon {account.room:g}",
+        f"left: one more run of about epsilon {account.room:g}" if account.room > 0 else "left: nothing",
     ]
     return lines + [f"  {entry.date}  {entry.method}  {entry.folder}" for entry in account.entries]
 

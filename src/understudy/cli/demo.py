@@ -65,7 +65,8 @@ def _train(run: Path, say: Callable[[str], None]) -> None:
         asked = {"method": _METHOD, "epsilon": _EPSILON, "delta": _DELTA}
         continue_run(run, source, asked, TrainOptions(), watch_run)
     else:
-        options = TrainOptions(config=common.read_settings(None, _SETTINGS), command=common.command_line())
+        settings = common.read_settings(None, _SETTINGS)
+        options = TrainOptions(config=settings, command=common.command_line(), warn=common.warn)
         start_run(_METHOD, source, Budget(_EPSILON, _DELTA), run, options, watch_run)
 
 

@@ -64,6 +64,7 @@ def simulate(
     loaded = with_clients(source.load(), clients)
     with stop_on_signals() as stop, show_progress() as listener:
         options = TrainOptions(values, seed, listener, stop, source=source.as_dict(), preset=preset)
+        options = replace(options, warn=common.warn)
         if resume:
             release = continue_run(loaded, out, replace(options, config=None, preset=None, seed=None, moved=moved))
         else:

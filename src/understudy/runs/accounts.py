@@ -109,7 +109,7 @@ class Account(Strict):
             terms=self.terms,
             runs=len(self.entries),
             total_epsilon=epsilon,
-            total_delta=delta,
+            total_delta=min(delta, self.terms.delta),  # a sum may be off by its last digit
         )
 
     def as_dict(self) -> dict[str, object]:
@@ -141,9 +141,21 @@ def accounts_folder() -> Path:
     return state_folder() / "accounts"
 
 
-def open_account(name: str, terms: Terms) -> Account:
-    """A new account; one of that name that is there already is never changed."""
+def open_account(
+    name: str,
+    budget: Budget,
+    unit: str = "record",
+    adjacency: str = "add-remove",
+    rule: str = "renyi",
+    order: float | None = None,
+) -> Account:
+    """A new account for what all runs on the same data may reveal together; one of that name is never changed.
+
+    ``rule`` is the filter by which runs add up: ``renyi`` for any method, ``gaussian`` for methods without sampled
+    batches, ``sum`` for claims, also those of federations. Certificates state the name, so it becomes public.
+    """
     _check_name(name)
+    terms = filters.terms_of(budget, unit, adjacency, rule, order)
     account = Account(name=name, identity=secrets.token_hex(16), opened=_today(), terms=terms)
     with exclusive():
         if _path(name).exists():

@@ -38,6 +38,8 @@ def warn_past_accounts(data: ImageDataset, account: str | None, warn: Callable[[
         return
     try:
         key, seen = _read()
+        if not any(seen.get(name) for name in names if name != account):
+            return
         marks = _print(data, key)
     except (UnderstudyError, OSError, ValueError) as error:
         _tell(warn, f"account: whether these data belong to one cannot be told ({error}); remove the file to end this")
@@ -59,10 +61,13 @@ def remember(account: str, data: ImageDataset) -> None:
     try:
         with exclusive():
             key, seen = _read()
-            marks, known = _print(data, key), seen.setdefault(account, [])
+            _write(key, seen)
+        marks = _print(data, key)  # takes a while, so others need not wait for it
+        with exclusive():
+            key, seen = _read()
+            known = seen.setdefault(account, [])
             if marks not in map(set, known):
-                known.append(sorted(marks))
-                write_text(_path(), json.dumps({"key": key.hex(), "seen": seen}) + "\n", private=True)
+                _write(key, {**seen, account: [*known, sorted(marks)]})
     except (UnderstudyError, OSError, ValueError):
         return
 
@@ -87,6 +92,10 @@ def _read() -> tuple[bytes, Seen]:
     if not isinstance(seen, dict) or not all(isinstance(each, list) for each in seen.values()):
         raise ValueError(f"{_path()} is damaged")
     return bytes.fromhex(str(raw.get("key"))), seen
+
+
+def _write(key: bytes, seen: Seen) -> None:
+    write_text(_path(), json.dumps({"key": key.hex(), "seen": seen}) + "\n", private=True)
 
 
 def _print(data: ImageDataset, key: bytes) -> set[str]:
