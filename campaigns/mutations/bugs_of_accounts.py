@@ -21,15 +21,15 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "an annotator counts as the first run on its data",
         ACCOUNTS,
-        "    events, first = plain_events(plan.events), base is None\n",
-        "    events, first = plain_events(plan.events), True\n",
+        "(claim, delta), first=base is None)\n",
+        "(claim, delta), first=True)\n",
         f"{_ACCOUNTS}::test_an_annotator_pays_for_the_generator_too_unless_the_account_has_paid_for_it",
     ),
     bug(
         "a generator from elsewhere is annotated for the price of the annotator",
         ACCOUNTS,
-        "    if base is not None and not _holds(account, base):\n",
-        "    if base is None and not events:\n",
+        "    if base is None or _holds(account, base):\n",
+        "    if base is None or not events or account.name:\n",
         f"{_ACCOUNTS}::test_an_annotator_pays_for_the_generator_too_unless_the_account_has_paid_for_it",
     ),
     bug(
@@ -106,9 +106,7 @@ BUGS: tuple[Bug, ...] = (
         "a copy that is refused gives back what the other copy uses",
         (
             Patch(
-                DESCRIPTION,
-                "        if new:\n            booking.give_back",
-                "        if True:\n            booking.give_back",
+                DESCRIPTION, "        if new:\n            with suppress", "        if True:\n            with suppress"
             ),
             Patch(ACCOUNTS, "        if not self.returnable or _has_spent(ledger):\n", "        if False:\n"),
         ),
@@ -117,7 +115,7 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "an account that lost the reservation of a run that has spent goes on",
         ACCOUNTS,
-        "            if _has_spent(ledger):\n                raise _lost(account.name)\n",
+        "            if _has_spent(ledger) and not late:\n                raise _lost(account.name)\n",
         "",
         f"{_ACCOUNTS}::test_an_account_that_was_restored_from_an_older_copy_is_noticed_by_a_run_that_has_spent",
     ),
@@ -152,8 +150,8 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "a federation is charged without what its limits cost",
         ACCOUNTS,
-        '    if plan.limits is not None and account.terms.filter != "sum":\n',
-        "    if plan.limits is not None and not account.name:\n",
+        '    if limited and account.terms.filter != "sum":\n',
+        "    if limited and not account.name:\n",
         f"{_ACCOUNTS}::test_a_federation_is_charged_by_its_claim_where_claims_are_added",
     ),
     bug(

@@ -105,6 +105,23 @@ def test_a_damaged_account_is_listed_as_such_and_the_others_are_shown(call, open
     assert "restore the file" in listed.err
 
 
+def test_a_run_from_before_the_account_is_added_once_and_by_the_filter(call, arguments, tmp_path):
+    assert call(*arguments).code == 0
+    place = tmp_path / "run"
+    certificate = (place / "release" / "certificate.json").read_bytes()
+    opened = ("data", "account", "late", "--epsilon", 12, "--delta", 1e-5)
+    added = call(*opened, "--add", place, "--json")
+    assert added.code == 0, added.err
+    assert [run["folder"] for run in added.json()["runs"]] == [str(place)]
+    assert added.json()["total_epsilon"] > json.loads(certificate)["guarantees"][0]["epsilon"]  # by the filter alone
+    assert call("data", "account", "late", "--add", place, "--json").json() == added.json()
+    assert (place / "release" / "certificate.json").read_bytes() == certificate
+    assert call("data", "account", "small", "--epsilon", 5, "--delta", 1e-5).code == 0
+    assert "would bring small to epsilon" in call.refused("data", "account", "small", "--add", place, code=3)
+    assert "there is none in" in call.refused("data", "account", "small", "--add", tmp_path / "nowhere")
+    assert read_account("late").entries[0].charge.alone is None
+
+
 @pytest.fixture
 def sweep(tmp_path):
     random, path = np.random.default_rng(0), tmp_path / "data.npz"

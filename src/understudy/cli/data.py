@@ -164,6 +164,9 @@ def account_of_data(
         ),
     ] = "renyi",
     order: Annotated[float | None, typer.Option("--order", help="Of the renyi filter; decided by the budget.")] = None,
+    add: Annotated[
+        list[Path] | None, typer.Option("--add", metavar="RUN", help="Charge a run that was begun without. Repeatable.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Open an account for data with --epsilon and --delta; without them, show what its runs have taken.
@@ -183,7 +186,29 @@ def account_of_data(
         account = read_account(name)
     else:
         account = open_account(name, budget, unit, adjacency, rule, order)
+    for run in add or ():
+        _add(name, run)
+    account = read_account(name) if add else account
     typer.echo(json.dumps(account.as_dict()) if as_json else "\n".join(_account_lines(account)))
+
+
+def _add(name: str, run: Path) -> None:
+    """Charge a run to an account, with what its method says of it."""
+    from understudy.methods.config import build_config
+    from understudy.methods.registry import ANNOTATED, get_method
+    from understudy.privacy.certificate import read_certificate
+    from understudy.release.folders import CERTIFICATE
+    from understudy.runs.description import add_to_account, read_description
+    from understudy.runs.folder import RunFolder
+
+    folder = RunFolder(run)
+    described = read_description(folder)
+    if described.method == ANNOTATED:
+        add_to_account(name, folder, read_certificate(folder.base / CERTIFICATE), publishes=False)
+        return
+    method = get_method(described.method)
+    publishes = method.publishes_data_dependent_claims(build_config(method.config_type, described.config))
+    add_to_account(name, folder, None, publishes)
 
 
 def _account_lines(account: Account) -> list[str]:

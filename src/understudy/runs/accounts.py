@@ -283,11 +283,11 @@ class Booking:
         """Refuse now what would be refused later, before anything is made."""
         _same(self.account).check(self.charge)
 
-    def reserve(self, run: str, folder: Path, ledger: Ledger) -> None:
+    def reserve(self, run: str, folder: Path, ledger: Ledger, late: bool = False) -> None:
         """Reserve the whole plan for a run, once: a run that has its reservation keeps it.
 
         Privacy: called before the first access to the data. A run that has spent and is not known to the account is
-        refused: the account has lost reservations, so its total would be too low.
+        refused: the account has lost reservations, so its total would be too low. ``late``: it was begun without.
         """
         with exclusive():
             account = _same(self.account)
@@ -298,7 +298,7 @@ class Booking:
                         f"account: {account.name} holds another plan for this run; start a new run in another folder"
                     )
                 return
-            if _has_spent(ledger):
+            if _has_spent(ledger) and not late:
                 raise _lost(account.name)
             account.check(self.charge)
             place = str(folder.resolve()).encode("utf-8", "replace").decode("utf-8")
@@ -355,31 +355,58 @@ def book(
     nothing, so a run that would publish one is refused; its worst-case events are charged like those of any run.
     """
     account = read_account(name)
-    if not plan.private:
-        raise BudgetError(f"account: {plan.method} is not private, so no account can pay for it; choose another method")
+    if method.publishes_data_dependent_claims(plan.config):
+        raise _publishes()
     if seed is not None:
         raise InputError("account: noise that a seed repeats can be removed; leave --seed out, or --account")
-    if method.publishes_data_dependent_claims(plan.config):
-        raise BudgetError(
-            "account: the run would publish a figure that is computed from the data without noise, which no account "
-            "can pay for; leave publish out of the config, and it stays in the private folder"
-        )
-    if plan.limits is not None and account.terms.filter != "sum":
-        raise InputError(
-            f"account: delta of {plan.method} pays for the limits of its clients too, which {name} with its filter "
-            f"{account.terms.filter} cannot count; open another account with --filter sum"
-        )
-    events, first = plain_events(plan.events), base is None
-    if base is not None and not _holds(account, base):
-        events = (*plain_events(base.events), *events)
-    claim = (math.nan, plan.budget.delta)  # nobody asks for it
+    _check_countable(account, plan.method, plan.events, plan.limits is not None)
+    events, delta = _with_base(account, plan.events, base), plan.budget.delta
+    claim = math.nan  # nobody asks for it
     if plan.limits is not None:
-        claim = (method.claims(plan.config, plan.events, plan.budget)[0].epsilon, plan.budget.delta)
+        claim = method.claims(plan.config, plan.events, plan.budget)[0].epsilon
     elif account.terms.filter == "sum":
-        claim = (accounting.certified_epsilon(events, plan.budget.delta), plan.budget.delta)
-    charge = filters.charge(account.terms, events, claim, first)
+        claim = accounting.certified_epsilon(events, delta)
+    charge = filters.charge(account.terms, events, (claim, delta), first=base is None)
     reference = AccountName(name=name, identity=account.identity)
     return Booking(reference, plan.method, events, charge, returnable=plan.limits is None)
+
+
+def late_booking(
+    name: str, method: str, events: Sequence[Event], budget: Budget, base: Certificate | None, publishes: bool
+) -> Booking:
+    """What a run costs that was begun without its account: its budget where claims are added, else its events."""
+    account = read_account(name)
+    if publishes:
+        raise _publishes()
+    _check_countable(account, method, events, any(event.unit == "client" for event in events))
+    charged = _with_base(account, events, base)
+    charge = filters.charge(account.terms, charged, (budget.epsilon, budget.delta), first=False)
+    return Booking(AccountName(name=name, identity=account.identity), method, charged, charge, returnable=False)
+
+
+def _publishes() -> BudgetError:
+    return BudgetError(
+        "account: the run publishes a figure that is computed from the data without noise, which no account can pay "
+        "for; leave publish out of the config, and it stays in the private folder"
+    )
+
+
+def _check_countable(account: Account, method: str, events: Sequence[Event], limited: bool) -> None:
+    """Refuse what has no price here: runs without privacy, and limits of clients where claims are not added."""
+    if not events:
+        raise BudgetError(f"account: {method} is not private, so no account can pay for it; choose another method")
+    if limited and account.terms.filter != "sum":
+        raise InputError(
+            f"account: delta of {method} pays for the limits of its clients too, which {account.name} with its filter "
+            f"{account.terms.filter} cannot count; open another account with --filter sum"
+        )
+
+
+def _with_base(account: Account, events: Sequence[Event], base: Certificate | None) -> tuple[Event, ...]:
+    """The events to be charged: with those of an annotated release, unless the account has paid for them."""
+    if base is None or _holds(account, base):
+        return plain_events(events)
+    return (*plain_events(base.events), *plain_events(events))
 
 
 def _holds(account: Account, base: Certificate) -> bool:

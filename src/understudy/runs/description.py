@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ from understudy.data.domain import Domain
 from understudy.errors import InputError, InterruptedRun, UnderstudyError
 from understudy.files import read_json, write_text
 from understudy.privacy.budget import Budget, NoBudget
+from understudy.privacy.certificate import Certificate
 from understudy.privacy.ledger import Ledger
-from understudy.runs.accounts import AccountName, Booking
+from understudy.runs.accounts import AccountName, Booking, late_booking
 from understudy.runs.copies import MOVED, RunIdentity, state_folder
-from understudy.runs.folder import RunFolder
+from understudy.runs.folder import RunFolder, locked
 
 _LEFT_OUT = ("base_sha256", "account")  # where there is none
 
@@ -137,8 +138,33 @@ def reserved(
         raise
     except BaseException:
         if new:
-            booking.give_back(description.identity.name, ledger)
+            with suppress(UnderstudyError):  # what went wrong before is what the user must hear
+                booking.give_back(description.identity.name, ledger)
         raise
+
+
+def add_to_account(name: str, folder: RunFolder, base: Certificate | None, publishes: bool) -> None:
+    """Charge a run to an account although it was begun without: its whole plan, as its ledger has it.
+
+    ``base`` is the certificate of the release that the run annotates; ``publishes`` says that a figure without noise
+    goes into its own. The run and its certificate stay as they are.
+
+    Privacy: nothing is read but what is public of the run. Its plan was not made before anything was seen, so the
+    filter alone counts. A federation is charged the budget that its claim was within.
+    """
+    with locked(folder.path):
+        description, ledger = read_description(folder), Ledger.open(folder.ledger)
+        if description.identity is None:
+            raise InputError(f"account: {folder.path} is a run from before runs had names, so it cannot be told again")
+        if description.account is not None and description.account.name != name:
+            raise InputError(f"account: {folder.path} is charged to {description.account.name} already")
+        if description.seed is not None:
+            raise InputError(
+                f"account: {folder.path} was run with a seed, so its noise protects nobody; nothing counts it"
+            )
+        events = ledger.events()
+        booking = late_booking(name, description.method, events, description.budget, base, publishes)
+        booking.reserve(description.identity.name, folder.path, ledger, late=True)
 
 
 def count_run(data: ImageDataset) -> int:
