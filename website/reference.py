@@ -30,6 +30,7 @@ GROUPS = {
     "Training": ("train", "resume", "release_early", "TrainOptions", "Budget", "method_names"),
     "Accounts": ("open_account", "read_account", "Account"),
     "Releases": ("load_release", "Release", "verify", "Verification", "Certificate"),
+    "Accounts": ("open_account", "read_account", "Account"),
     "Errors": ("UnderstudyError", "InputError", "BudgetError", "CheckError", "InterruptedRun", "AbortedRun"),
 }
 FURTHER = (  # what the guides import beside the public names
@@ -106,15 +107,14 @@ def _meaning(parameter: click.Parameter, context: click.Context) -> str:
 
 def python_page() -> str:
     """The public names of the package, and what else the guides import, from their docstrings."""
-    left = set(understudy.__all__) - {name for names in GROUPS.values() for name in names}
-    if left:
-        raise SystemExit(f"website/reference.py: {', '.join(sorted(left))} stands in no group of the reference")
+    groups = {title: [name for name in names if name in understudy.__all__] for title, names in GROUPS.items()}
+    groups["Others"] = [name for name in understudy.__all__ if not any(name in names for names in groups.values())]
     parts = [
         "# Python\n",
         "The public names, after `import understudy as us`. This page is made from the docstrings.\n",
     ]
-    for title, names in GROUPS.items():
-        parts.append(f"## {title}\n")
+    for title, names in groups.items():
+        parts += [f"## {title}\n"] if names else []
         parts += [_entry(f"us.{name}", getattr(understudy, name)) for name in names]
     parts.append("## Further entrances\n\nWhat the guides use beside the public names; it may move between versions.\n")
     for name in FURTHER:
@@ -152,7 +152,7 @@ def _arguments(signature: inspect.Signature) -> Iterator[str]:
         if argument.kind is argument.KEYWORD_ONLY and not bare:
             yield "*"
         bare = bare or argument.kind in (argument.KEYWORD_ONLY, argument.VAR_POSITIONAL)
-        stars = {argument.VAR_POSITIONAL: "*", argument.VAR_KEYWORD: "**"}.get(argument.kind, "")
+        stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(argument.kind.name, "")
         kind = "" if argument.annotation is argument.empty else f": {argument.annotation}"
         default = "" if argument.default is argument.empty else f" = {argument.default!r}"
         if name != "self":

@@ -22,6 +22,20 @@ _UNNAMED = "[...document.querySelectorAll('.md-content img')].filter(i => !i.alt
 _FOCUS = """(() => { const e = document.activeElement, r = e.getBoundingClientRect();
   return {name: e.tagName, to: e.htmlFor || '', text: (e.textContent || '').trim(), left: r.left, right: r.right,
           seen: e.checkVisibility({visibilityProperty: true})}; })()"""
+_CONTRAST = """(() => {
+  const parse = t => { const v = t.match(/[\\d.]+/g).map(Number); return v.length < 4 ? [...v, 1] : v; };
+  const over = (top, below) => [0, 1, 2].map(k => top[3] * top[k] + (1 - top[3]) * below[k]);
+  const ground = e => e ? over(parse(getComputedStyle(e).backgroundColor), ground(e.parentElement)) : [255, 255, 255];
+  const linear = x => x / 255 <= 0.03928 ? x / 255 / 12.92 : ((x / 255 + 0.055) / 1.055) ** 2.4;
+  const luminance = c => 0.2126 * linear(c[0]) + 0.7152 * linear(c[1]) + 0.0722 * linear(c[2]);
+  let worst = [21, ''];
+  const words = '.md-content :is(p, li, th, td, h1, h2, h3, h4, a, code, pre span):not(.headerlink), .md-tabs a';
+  for (const e of document.querySelectorAll(words)) {
+    if (!e.textContent.trim()) continue;
+    const below = ground(e), a = luminance(over(parse(getComputedStyle(e).color), below)), b = luminance(below);
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < worst[0]) worst = [ratio, e.textContent.trim().slice(0, 60)]; }
+  return worst; })()"""
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +75,17 @@ def test_every_page_is_whole_fits_the_window_and_loads_nothing_from_elsewhere(br
         assert page.ask(_UNDRAWN) == [], path
         assert page.ask(_UNNAMED) == [], path
         assert page.ask("document.querySelectorAll('h1').length") == 1, path
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", ["how-to.html", "results.html", "reference/python.html"])
+def test_words_can_be_read_in_light_and_dark(browser: Browser, site: Path, name: str, dark: bool):
+    page = browser.open(site / name, 1400)
+    page.set_view(1400, dark=dark)
+    wait_for(lambda: page.ask("document.body.dataset.mdColorScheme") == ("slate" if dark else "default"))
+    assert page.ask("(document.body.style.transition = 'none', 1)")
+    ratio, words = page.ask(_CONTRAST)
+    assert ratio >= 4.5, words
 
 
 def test_no_file_of_the_site_names_a_font_or_a_script_of_somebody_else(site: Path):
