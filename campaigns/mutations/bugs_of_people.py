@@ -26,8 +26,8 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "the cap of images of a person read from the data",
         RECORDS,
-        "len(owners), shown)",
-        "len(owners), max(1, int(sizes.max())))",
+        "sizes.to(device), shown)",
+        "sizes.to(device), max(1, int(sizes.max())))",
         f"{_ENGINES}::test_no_more_images_of_a_person_are_shown_than_the_cap_and_each_once",
     ),
     Bug(
@@ -153,5 +153,40 @@ BUGS: tuple[Bug, ...] = (
         "len(data) + taken]",
         "len(data) + 0 * taken]",
         f"{_METHODS}::test_a_canary_is_a_person_of_its_own",
+    ),
+    bug(
+        "one name among numbers that renumbers everybody's class",
+        "data/columns.py",
+        "    if 0 < len(numbers) < len(found):\n",
+        "    if len(numbers) > len(found):\n",
+        "tests/data/test_people.py::test_one_record_cannot_renumber_the_classes_of_all_others",
+    ),
+    bug(
+        "one person who is two for a blank",
+        "data/columns.py",
+        'unicodedata.normalize("NFC", str(value).strip())',
+        'unicodedata.normalize("NFC", str(value))',
+        "tests/data/test_people.py::test_one_person_who_is_written_in_several_ways_is_one_person",
+    ),
+    bug(
+        "a quote that swallows the rows of others",
+        "data/tables.py",
+        """                if any("\\n" in str(cell) or "\\r" in str(cell) for cell in row.values()):\n""",
+        "                if None in row:\n",
+        "tests/data/test_tables.py::test_a_quote_that_is_not_closed_swallows_nobody",
+    ),
+    bug(
+        "a file of one person that takes others out of the data",
+        "data/sources.py",
+        "        if len(of_splits) < len(found):\n",
+        "        if len(of_splits) > len(found):\n",
+        "tests/data/test_tables.py::test_a_file_beside_those_of_splits_is_not_passed_over",
+    ),
+    bug(
+        "a path that makes one person of all",
+        "data/tables.py",
+        '            if PurePath(path).is_absolute() or ".." in folders:\n',
+        '            if ".." in folders:\n',
+        "tests/data/test_tables.py::test_a_path_that_does_not_say_its_folders_says_nobody",
     ),
 )

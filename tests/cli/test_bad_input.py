@@ -132,6 +132,11 @@ def test_unknown_shapes(call: Caller, tmp_path: Path, archive: Path):
     assert "7x7" in call.refused(*plan, "7x7")
 
 
+def test_people_who_are_not_counted_are_not_planned_as_records(call: Caller):
+    plan = ["plan", "dp-merf", "--records", 10, *BUDGET, "--declare", "person=folder:1"]
+    assert "nominal_people" in call.refused(*plan)
+
+
 def test_output_that_cannot_be_written(call: Caller, train_arguments: list[object], tmp_path: Path):
     (tmp_path / "file").write_text("")
     arguments = [tmp_path / "file" / "run" if part == tmp_path / "run" else part for part in train_arguments]

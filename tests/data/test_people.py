@@ -162,10 +162,45 @@ def test_declarations_as_text(tmp_path: Path) -> None:
     assert again.fingerprint() == source.load().fingerprint()
 
 
-@pytest.mark.parametrize("ids", [["a", "", "b", "b", "b", "b"], [None, 1, 1, 1, 1, 1], [0.5, 1, 1, 1, 1, 1], [1, 2]])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["a", "", "b", "b", "b", "b"],
+        ["a", " ", "b", "b", "b", "b"],
+        [None, 1, 1, 1, 1, 1],
+        [0.5, 1, 1, 1, 1, 1],
+        [b"\xff", b"a", b"a", b"a", b"a", b"a"],
+        [1, 2],
+    ],
+)
 def test_everybody_has_a_name(ids: list[object]) -> None:
     with pytest.raises(InputError, match="people: "):
         from_arrays(IMAGES, people=ids, records=9, options=SourceOptions(nominal_people=3))
+
+
+def test_one_person_who_is_written_in_several_ways_is_one_person() -> None:
+    composed, decomposed = "Zo\u00eb", "Zoe\u0308"
+    for ids in (
+        ["7", "7 ", "\t7", " 8", "8", "8"],
+        np.array([b"7", b"7 ", b" 7", b" 8", b"8", b"8"]),
+        [7, "7", "7 ", 8, "8", b"8"],
+        [composed, decomposed, f"{decomposed} ", "z", "z", "z "],
+    ):
+        data = from_arrays(
+            IMAGES, people=np.array(ids, dtype=object), records=9, options=SourceOptions(nominal_people=3)
+        )
+        assert people(data) == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("intruder", ["-1", "other", "01", ""])
+def test_one_record_cannot_renumber_the_classes_of_all_others(intruder: str) -> None:
+    """Whoever has a name among numbers, or a number that is none, is refused; the others' labels never move."""
+    numbers = [str(number) for number in range(5)]
+    kept = from_arrays(IMAGES[:5], numbers, records=9, classes=6)
+    assert kept.labels is not None
+    assert kept.labels.tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(InputError, match="is no number from 0 on, but '0' is; correct it, or name all classes"):
+        from_arrays(IMAGES, [*numbers, intruder], records=9, classes=6)
 
 
 # The unit

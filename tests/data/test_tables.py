@@ -98,6 +98,32 @@ def test_people_from_names_and_folders_of_a_table(table: Path) -> None:
     assert "person=folder:2, but it lies in 1 folders" in refused(table, person="folder:2", **declared)
 
 
+@pytest.mark.parametrize("path", ["/pictures/a.png", "pictures/sub/../a.png"])
+def test_a_path_that_does_not_say_its_folders_says_nobody(table: Path, path: str) -> None:
+    """Everybody would be one person under the root, and one of two people under two names."""
+    with table.open("a") as rows:
+        rows.write(f"{path},cat,7\n")
+    declared = {"class_names": ("cat", "dog"), "nominal_people": 5}
+    assert "does not say its folders below the table" in refused(table, **declared, person="folder:1")
+    if not path.startswith("/"):
+        assert len(opened(table, **declared, person="column:patient")) == 4, "the path is fine for opening"
+
+
+def test_blanks_around_a_path_make_no_other_person(table: Path) -> None:
+    table.write_text("path,label,patient\n pictures/a.png ,cat,7\npictures/b.png,dog,7\n")
+    data = opened(table, class_names=("cat", "dog"), person="folder:1", nominal_people=5)
+    assert column(data.people) == [0, 0]
+
+
+@pytest.mark.parametrize("row", ['pictures/b.png,dog,"7', 'pictures/b.png,dog,"7\n8"', '"pictures/b.png,dog,7'])
+def test_a_quote_that_is_not_closed_swallows_nobody(table: Path, row: str) -> None:
+    """However broken a row is, it never takes the rows after it along; no number of skipped rows allows it."""
+    table.write_text(f"path,label,patient\npictures/a.png,cat,7\n{row}\npictures/a.png,cat,9\n")
+    for skipped in (0, 5):
+        said = refused(table, class_names=("cat", "dog"), skip_broken=skipped)
+        assert "several lines" in said or "cannot be read" in said
+
+
 def test_numbers_in_a_csv_are_their_own_labels(table: Path) -> None:
     table.write_text("file,target\npictures/a.png,10\npictures/b.png,2\n")
     assert column(opened(table, classes=11).labels) == [10, 2]
@@ -169,6 +195,15 @@ def test_a_folder_of_parquet_files_is_no_class(tmp_path: Path) -> None:
     assert opened(tmp_path, classes=2, split="test").images[:, 0, 0, 0].tolist() == [2, 2]
     (tmp_path / "data" / "x.tar").write_bytes(b"")
     assert "parquet and tar files side by side" in refused(tmp_path, classes=2)
+
+
+def test_a_file_beside_those_of_splits_is_not_passed_over(tmp_path: Path) -> None:
+    """One file more, whatever it is called, never takes others out of the data."""
+    for name in ("anna", "bob", "trainor"):
+        parquet.write_table(pyarrow.table({"image": [png(1)]}), tmp_path / f"{name}.parquet")
+    assert len(opened(tmp_path)) == 3
+    (tmp_path / "anna.parquet").rename(tmp_path / "train-0.parquet")
+    assert "bob.parquet belongs to no split, but train-0.parquet does" in refused(tmp_path)
 
 
 def test_damaged_parquet(tmp_path: Path) -> None:

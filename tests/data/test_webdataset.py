@@ -107,3 +107,19 @@ def test_damaged_archives_and_links(tmp_path: Path) -> None:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
     assert "no PNG or JPEG file in it" in refused(tmp_path / "y.tar")
+
+
+def test_a_colon_in_a_folder_does_not_merge_people(tmp_path: Path) -> None:
+    members = {"anna: 1/x.png": png(1), "bob: 1/y.png": png(2), "anna: 1/z.png": png(3)}
+    data = opened(write(tmp_path / "x.tar", members), person="folder:1", nominal_people=4)
+    assert column(data.people) == [0, 1, 0]
+
+
+def test_a_member_that_comes_twice_hides_nobody(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        for value in (1, 2):
+            entry = tarfile.TarInfo("same.png")
+            entry.size = len(png(value))
+            archive.addfile(entry, io.BytesIO(png(value)))
+    for skipped in (0, 5):
+        assert "same.png comes twice" in refused(tmp_path / "x.tar", skip_broken=skipped)

@@ -68,7 +68,7 @@ def test_no_more_images_of_a_person_are_shown_than_the_cap_and_each_once(shown):
         counted = records[parts > 0].tolist()
         size = int(people.sizes[person])
         assert len(set(counted)) == len(counted) == min(shown, size)
-        assert set(counted) <= set(people.members[person, :size].tolist())
+        assert set(counted) <= set(people.records_of(person).tolist())
         assert set(records[parts == 0].tolist()) <= {people.nobody}
         assert parts[parts > 0].tolist() == pytest.approx([1 / len(counted)] * len(counted))
         assert float(parts.sum()) == pytest.approx(1.0)
@@ -88,7 +88,7 @@ def subsets_reject(chosen: Tensor, images: int) -> bool:
 def test_images_of_a_person_are_drawn_uniformly_without_repetition_and_afresh():
     """False-alarm rate 1e-6; always the first, or with repetition, is rejected."""
     people, draws, random = table((6, 3), 2), 3000, seeded()
-    own = people.members[0, :6]
+    own = people.records_of(0)
     chosen = people.draw(torch.zeros(draws, dtype=torch.long), random)[0]
     places = (chosen[:, :, None] == own).int().argmax(dim=2)
     assert not subsets_reject(places, 6)
@@ -101,7 +101,7 @@ def test_the_table_of_people_holds_every_record_once_and_nobody_at_its_end():
     people = People.of(data, CPU, MOST)
     assert data.people is not None
     for person in range(3):
-        own = people.members[person, : int(people.sizes[person])]
+        own = people.records_of(person)
         assert sorted(own.tolist()) == np.flatnonzero(data.people == person).tolist()
     assert people.sizes.tolist() == [3, 1, 7, 0]
     records = Records(data, CPU, torch.float32, MOST)

@@ -220,7 +220,7 @@ def _event(**fields: Any) -> Any:
         pytest.param(_event(sampling={"kind": "poisson", "rate": 2}), "certificate", id="impossible rate"),
         pytest.param(_event(discount=0.5), "certificate", id="unknown field of an event"),
         pytest.param(lambda certificate: certificate.update(note="trust me"), "certificate", id="unknown field"),
-        pytest.param(lambda certificate: certificate.update(schema=3), "certificate", id="unknown schema"),
+        pytest.param(lambda certificate: certificate.update(schema=4), "certificate", id="unknown schema"),
         pytest.param(lambda certificate: certificate.update(events=[]), "certificate", id="no events"),
         pytest.param(lambda certificate: certificate.update(guarantees=[]), "certificate", id="no guarantee"),
         pytest.param(lambda certificate: certificate.pop("generator_sha256"), "certificate", id="no hash"),

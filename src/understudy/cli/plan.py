@@ -84,10 +84,12 @@ def command(
 
 def _declared(records: int | None, classes: int | None, shape: str | None, declared: Sequence[str]) -> Domain:
     """The domain as ``train`` would know it, from what is declared alone."""
-    from understudy.data.domain import declare_domain, require_records, source_options
+    from understudy.data.domain import declare_domain, require_people, require_records, source_options
     from understudy.data.sources import parse_declarations, parse_shape
 
     options = source_options(**parse_declarations(declared))
+    if options.person is not None:
+        require_people(options)
     channels, height, width = parse_shape(shape or _SHAPE)
     if shape is None and options.size is not None:
         height, width = options.size

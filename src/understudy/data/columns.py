@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -131,7 +132,9 @@ def label_names(found: Sequence[str], classes: int, class_names: Sequence[str] |
     """The names of all classes in the order of their labels; a name that was not declared is an error.
 
     Without declared names, numbers are their own labels ('10' must not sort before '2'), and other names are sorted,
-    which the owner is told.
+    which the owner is told. Numbers and other names together are refused.
+
+    Privacy: one record with a name among numbers would otherwise give every other record another label.
     """
     if class_names is not None:
         unknown = [name for name in found if name not in class_names]
@@ -141,7 +144,14 @@ def label_names(found: Sequence[str], classes: int, class_names: Sequence[str] |
                 " add it there or remove it"
             )
         return tuple(class_names)
-    if all(re.fullmatch(r"0|[1-9][0-9]{0,17}", name) for name in found):
+    numbers = [name for name in found if re.fullmatch(r"0|[1-9][0-9]{0,17}", name)]
+    if 0 < len(numbers) < len(found):
+        other = next(name for name in found if name not in numbers)
+        raise InputError(
+            f"{source}: {other!r} is no number from 0 on, but {numbers[0]!r} is; correct it, or name all classes by"
+            " class_names=[...]"
+        )
+    if len(numbers) == len(found):
         highest = max((int(name) for name in found), default=0)
         if highest >= classes:
             raise InputError(
@@ -174,20 +184,29 @@ def tell_order(names: Sequence[str]) -> None:
 def normalise_ids(name: str, ids: ArrayLike, records: int) -> NDArray[np.int64]:
     """Clients or people numbered from 0 in sorted order; ids may be whole numbers or text.
 
-    Privacy: the numbers stay private, and what a person is called goes nowhere.
+    Blanks around an id, and the two ways in which Unicode writes an accent, make no difference.
+
+    Privacy: the numbers stay private, and what a person is called goes nowhere. A person who went by two ids would be
+    protected as two.
     """
     column = np.asarray(ids)
     if column.ndim == 2 and column.shape[1] == 1:
         column = column[:, 0]
     check_column(name, column, records)
-    if column.dtype.kind == "O":
-        if not all(isinstance(value, str | bytes | int | np.integer) for value in column.tolist()):
-            raise InputError(f"{name}: some records have none; pass one whole number or name per record")
-        column = np.array(
-            [value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value) for value in column]
-        )
-    if column.dtype.kind in "US" and (column == column.dtype.type()).any():
-        raise InputError(f"{name}: some records have none; pass one whole number or name per record")
-    if column.dtype.kind not in "iuUS":
+    if column.dtype.kind in "OSU":
+        column = np.array([_id_text(name, value) for value in column.tolist()])
+    if column.dtype.kind not in "iuU":
         raise InputError(f"{name}: type {column.dtype}; pass one whole number or name per record")
     return np.unique(column, return_inverse=True)[1].astype(np.int64)
+
+
+def _id_text(name: str, value: object) -> str:
+    """What somebody is called, always written in the same way."""
+    if isinstance(value, bytes):
+        try:
+            value = value.decode("utf-8")
+        except UnicodeDecodeError:
+            raise InputError(f"{name}: an id is not UTF-8 text; pass one whole number or name per record") from None
+    if isinstance(value, bool) or not isinstance(value, str | int | np.integer) or not str(value).strip():
+        raise InputError(f"{name}: some records have none; pass one whole number or name per record")
+    return unicodedata.normalize("NFC", str(value).strip())

@@ -218,15 +218,26 @@ def _shards(folder: Path, split: str) -> list[Path]:
             raise InputError(f"{place}: parquet and tar files side by side; pass one of them")
         if holds_pictures(place):
             raise InputError(f"{found[0]}: lies beside images or folders; pass its own path, or move it away")
-        of_splits = [entry for entry in found if entry.name.startswith(_SPLITS)]
+        of_splits = [entry for entry in found if _split_of(entry) is not None]
         if not of_splits:
             _one_set_only(place, split)
             return found
-        chosen = [entry for entry in of_splits if entry.name.startswith(split)]
+        if len(of_splits) < len(found):
+            other = next(entry.name for entry in found if entry not in of_splits)
+            raise InputError(
+                f"{place}: {other} belongs to no split, but {of_splits[0].name} does; rename it, or move it away"
+            )
+        chosen = [entry for entry in of_splits if _split_of(entry) == split]
         if not chosen:
             raise InputError(f"split: {split!r} was asked, but no file in {place} begins with {split}; add it")
         return chosen
     return []
+
+
+def _split_of(shard: Path) -> str | None:
+    """The split that a file is of by the first word of its name."""
+    word = re.split(r"[^A-Za-z]", shard.name, maxsplit=1)[0]
+    return word if word in _SPLITS else None
 
 
 # Arrays

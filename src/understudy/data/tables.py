@@ -110,7 +110,7 @@ class _Reader:
         if isinstance(cell, bytes | bytearray | memoryview) and len(cell):
             return bytes(cell), path
         if isinstance(cell, str) and cell.strip():
-            return self._base / cell.strip(), path
+            return self._base / cell.strip(), cell.strip()
         kind = "nothing" if cell is None or cell == "" else type(cell).__name__
         raise InputError(f"{where} has {kind} for an image in column {self.image!r}; write a path or PNG or JPEG bytes")
 
@@ -119,7 +119,13 @@ class _Reader:
         if located is not None:
             if path is None:
                 raise InputError(f"{where} has no file name to find the {what} in; pass {what}=column:NAME")
-            return located(path, PurePath(path).parts[:-1])
+            folders = PurePath(path).parts[:-1]
+            if PurePath(path).is_absolute() or ".." in folders:
+                raise InputError(
+                    f"{where}: {path} does not say its folders below the table; write the path from there, or pass"
+                    f" {what}=column:NAME"
+                )
+            return located(path, folders)
         if column is None:
             return None
         value = row[column]
@@ -144,7 +150,7 @@ def csv_table(path: Path, options: SourceOptions, labelled: bool) -> Table:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             header = stream.readline(_LONGEST_CELL)
             delimiter = max(",;\t", key=header.count)
-            columns = next(csv.reader([header], delimiter=delimiter), [])
+            columns = next(csv.reader([header], delimiter=delimiter, strict=True), [])
         reader = _Reader(path, columns, options, labelled)
     except UnicodeDecodeError:
         raise InputError(f"{path}: not UTF-8 text; save the table again as CSV in UTF-8") from None
@@ -154,10 +160,19 @@ def csv_table(path: Path, options: SourceOptions, labelled: bool) -> Table:
 
 
 def _csv_items(path: Path, delimiter: str, reader: _Reader) -> Iterator[Item]:
+    """The rows of a table, each on a line of its own.
+
+    Privacy: a quote that is not closed would swallow the rows of others, so a cell with a line break ends the reading.
+    """
     with path.open(encoding="utf-8-sig", newline="") as stream:
-        rows = csv.DictReader(stream, delimiter=delimiter, restval="")
+        rows = csv.DictReader(stream, delimiter=delimiter, restval="", strict=True)
         try:
             for number, row in enumerate(rows, 1):
+                if any("\n" in str(cell) or "\r" in str(cell) for cell in row.values()):
+                    raise InputError(
+                        f"{path}: row {number} goes over several lines up to line {rows.line_num}; close its quotes, or"
+                        " take the line breaks out"
+                    )
                 yield reader.item(row, number)
         except UnicodeDecodeError:
             raise InputError(f"{path}: not UTF-8 text; save the table again as CSV in UTF-8") from None

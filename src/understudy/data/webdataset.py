@@ -40,8 +40,8 @@ def tar_items(paths: Sequence[Path], options: SourceOptions) -> Iterator[Item]:
                 yield Item(
                     f"{name}.{image}",
                     members[image],
-                    None if options.unlabelled else _value("label", options.label, f"{name}.{image}", fields),
-                    _value("person", options.person, f"{name}.{image}", fields),
+                    None if options.unlabelled else _value("label", options.label, path, f"{key}.{image}", fields),
+                    _value("person", options.person, path, f"{key}.{image}", fields),
                     _first(fields, CLIENT_NAMES, name, "client") if options.clients else None,
                 )
             except InputError as error:
@@ -49,7 +49,10 @@ def tar_items(paths: Sequence[Path], options: SourceOptions) -> Iterator[Item]:
 
 
 def _samples(path: Path, options: SourceOptions) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Members that follow each other and have one key: the name up to the first dot after the last slash."""
+    """Members that follow each other and have one key: the name up to the first dot after the last slash.
+
+    Privacy: a member that comes twice is two people's, or one's that hides another's, so the archive is refused.
+    """
     key, members = "", dict[str, bytes]()
     wanted = {*_IMAGES, _CLASS, _FIELDS, *_declared_endings(options)}
     try:
@@ -65,6 +68,8 @@ def _samples(path: Path, options: SourceOptions) -> Iterator[tuple[str, dict[str
                 if members and found != key:
                     yield key, members
                     members = {}
+                if ending.lower() in members:
+                    raise InputError(f"{path}: {member.name} comes twice; give every record a name of its own")
                 stream = archive.extractfile(member)
                 key, members[ending.lower()] = found, b"" if stream is None else stream.read()
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
@@ -92,12 +97,12 @@ def _fields(name: str, members: Mapping[str, bytes]) -> dict[str, Any]:
     return fields
 
 
-def _value(what: str, declared: str | None, name: str, fields: Mapping[str, Any]) -> Value | None:
-    """What a record says of itself; ``name`` is that of its image, after that of the archive."""
+def _value(what: str, declared: str | None, archive: Path, member: str, fields: Mapping[str, Any]) -> Value | None:
+    """What a record says of itself; ``member`` is its image in the archive."""
     place = None if declared is None else parse_place(declared)
     if place is not None and place.kind != "column":
-        key = name.rpartition(": ")[2]
-        return locator(place, what)(key, PurePosixPath(key).parts[:-1])
+        return locator(place, what)(member, PurePosixPath(member).parts[:-1])
+    name = f"{archive}: {member}"
     if place is not None:
         return _first(fields, (place.column, place.column.lower()), name, what)
     return _first(fields, (_CLASS, *LABEL_NAMES), name, what, needed=False) if what == "label" else None

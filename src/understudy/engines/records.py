@@ -214,14 +214,15 @@ class Records:
 
 @dataclass(frozen=True)
 class People:
-    """The records of each person: ``members`` (people + 1, most) filled up with the number of no record, ``sizes``.
+    """The records of each person: ``order`` holds those of one after those of another, from ``starts`` on.
 
-    The last row is nobody's. Privacy: private, the number of people and of their images included.
+    The last person is nobody. Privacy: private, the number of people and of their images included; what is drawn for
+    one person, and what it takes to draw it, does not hang on how many images another has.
     """
 
-    members: Tensor
+    order: Tensor
+    starts: Tensor
     sizes: Tensor
-    nobody: int  # the number of no record
     shown: int  # images of a person, at most: public
 
     @classmethod
@@ -230,25 +231,39 @@ class People:
         owners = torch.from_numpy(data.unit_of_record("person"))
         people = int(owners.max()) + 1 if len(owners) else 0
         sizes = torch.bincount(owners, minlength=people + 1)
-        members = torch.full((people + 1, max(1, int(sizes.max()))), len(owners))
-        order = torch.argsort(owners, stable=True)
-        members[owners[order], torch.arange(len(order)) - (sizes.cumsum(0) - sizes)[owners[order]]] = order
-        return cls(members.to(device), sizes.to(device), len(owners), shown)
+        nobody = torch.tensor([len(owners)])  # the number of no record
+        order = torch.cat([torch.argsort(owners, stable=True), nobody])
+        return cls(order.to(device), (sizes.cumsum(0) - sizes).to(device), sizes.to(device), shown)
+
+    @property
+    def nobody(self) -> int:
+        """The number of no record."""
+        return len(self.order) - 1
+
+    def records_of(self, person: int) -> Tensor:
+        """Numbers of all records of one person."""
+        start = int(self.starts[person])
+        return self.order[start : start + int(self.sizes[person])]
 
     def draw(self, people_private: Tensor, random: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """Numbers (people, shown) of distinct records, drawn uniformly from those of each person, and their weights.
 
-        Where a person has fewer, the places left over are nobody's and count nothing.
+        Where a person has fewer, the places left over are nobody's and count nothing. As R. Floyd draws a subset: place
+        i takes one of the first n - shown + i + 1, or the last of them where that is taken already.
         """
-        members, sizes = self.members[people_private], self.sizes[people_private]
-        keys = torch.rand(members.shape, generator=random, device=members.device)
-        own = torch.arange(members.shape[1], device=members.device) < sizes[:, None]
-        few = min(self.shown, members.shape[1])
-        chosen = members.gather(1, torch.where(own, keys, -1.0).topk(few, dim=1).indices)
-        chosen = torch.nn.functional.pad(chosen, (0, self.shown - few), value=self.nobody)
-        taken = sizes.clamp(max=self.shown)
-        places = torch.arange(self.shown, device=members.device) < taken[:, None]
-        return chosen, places / taken.clamp(min=1)[:, None].float()
+        sizes, starts = self.sizes[people_private], self.starts[people_private]
+        shape, device = (len(people_private), self.shown), self.order.device
+        chance = torch.rand(shape, generator=random, device=device, dtype=torch.float64)
+        last = (sizes[:, None] - self.shown).clamp(min=0) + torch.arange(self.shown, device=device)
+        drawn = torch.minimum((chance * (last + 1)).long(), last)
+        positions = last.clone()  # all of them, where there are no more
+        for place in range(self.shown):
+            taken = (positions[:, :place] == drawn[:, place, None]).any(dim=1) | (sizes <= self.shown)
+            positions[:, place] = torch.where(taken, last[:, place], drawn[:, place])
+        counted = sizes.clamp(max=self.shown)
+        places = torch.arange(self.shown, device=device) < counted[:, None]
+        chosen = self.order[torch.where(places, starts[:, None] + positions, self.nobody)]
+        return chosen, places / counted.clamp(min=1)[:, None].float()
 
 
 def people_in_chunks(

@@ -176,6 +176,8 @@ def _stated(certificate: Certificate) -> Iterator[str]:
     if certificate.account is not None:
         yield certificate.account.in_words()
     yield "the events took place as they are listed, and nothing else touched the data"
+    if any(event.unit == "person" for event in certificate.events):
+        yield "people: each went by one id in the data, with all of their images"
     if certificate.stopped_because is not None:
         raised = ", after its plan was raised" if certificate.plan_raised else ""
         yield f"the run: {certificate.stopped_because}{raised}"

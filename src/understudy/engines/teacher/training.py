@@ -135,6 +135,11 @@ def _on_disk(folder: Path, shape: tuple[int, ...]) -> Tensor:
         return torch.from_numpy(np.memmap(file, np.float16, "r+", shape=shape))
 
 
+def _images_per_person(run: Run) -> int:
+    """As the run's config has it, where its method shows some images of a person too."""
+    return getattr(run.plan.config.privacy, "images_per_person", None) or IMAGES_PER_PERSON
+
+
 class FeatureRecords(Records):
     """Scattering features of all private records, in half precision, with an empty record at the end.
 
@@ -160,7 +165,7 @@ class FeatureRecords(Records):
             run.prepare(teacher_features=(part + 1) / _REPORTS)
         self.people = None
         if run.plan.domain.unit == "person":
-            self.people = People.of(run.data, run.device, IMAGES_PER_PERSON)
+            self.people = People.of(run.data, run.device, _images_per_person(run))
         self.filler = count if self.people is None else len(self.people.sizes) - 1
 
     @property
@@ -204,8 +209,8 @@ class SoftmaxRows:
     def of_each_person(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Rows, labels and lengths of one person after the other."""
         assert self.people is not None
-        for members, size in zip(self.people.members[:-1], self.people.sizes[:-1].tolist(), strict=True):
-            own = members[:size]
+        for person in range(len(self.people.sizes) - 1):
+            own = self.people.records_of(person)
             yield self.features[own].float(), self.labels[own], self.lengths[own]
 
 
@@ -309,7 +314,7 @@ def _network_lesson(
     assert isinstance(sampling, PoissonSampling)
     batch = round(sampling.rate * run.plan.domain.nominal_units)
     rate = lesson.config.learning_rate or 1e-3
-    options = StepOptions(batch, lesson.clip, rate, images_per_person=IMAGES_PER_PERSON)
+    options = StepOptions(batch, lesson.clip, rate, images_per_person=_images_per_person(run))
     stepping = PrivateStep(run, teacher.head, _naming, options, lesson.event, records=records)
     if kept is not None:
         _load(teacher, kept)
