@@ -20,7 +20,7 @@ from understudy.runs.folder import RunFolder
 
 SOURCE = Path(understudy.__file__).parent
 STAGES = (  # a module imports from its own stage and earlier ones, never from a later one
-    ("errors", "configs", "files", "devices", "processes"),
+    ("errors", "configs", "files", "devices", "processes", "distributed"),
     ("data",),
     ("privacy",),
     ("models",),
@@ -30,13 +30,13 @@ STAGES = (  # a module imports from its own stage and earlier ones, never from a
     ("federated",),
     ("release",),
     ("evaluate",),
-    ("api", "forecast", "progress"),
+    ("api", "forecast", "progress", "following"),
     ("experiments",),
     ("report",),
     ("inspection",),
     ("audit",),
     ("federated/deployment",),
-    ("cli",),
+    ("cli", "__main__"),
 )
 STAGE_OF = {room: number for number, rooms in enumerate(STAGES) for room in rooms}
 NAMED_ONLY = {("methods/registry.py", "federated")}  # the registry names every method in text and imports none of them

@@ -143,19 +143,19 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "shuffled epochs accounted as Poisson",
         BATCHES,
-        "        taken = self._coins.flip((steps, self._records), self._rate)\n",
-        "        order = torch.randperm(self._records)\n"
-        "        batch = max(1, round(self._rate * self._records))\n"
-        "        taken = torch.zeros((steps, self._records), dtype=torch.bool, device=order.device)\n"
-        "        for step in range(steps if self._records else 0):\n"
-        "            taken[step, order[torch.arange(step * batch, (step + 1) * batch) % self._records]] = True\n",
+        "        taken = self._coins.flip((steps, own), self._rate)\n",
+        "        order = torch.randperm(own)\n"
+        "        batch = max(1, round(self._rate * own))\n"
+        "        taken = torch.zeros((steps, own), dtype=torch.bool, device=order.device)\n"
+        "        for step in range(steps if own else 0):\n"
+        "            taken[step, order[torch.arange(step * batch, (step + 1) * batch) % own]] = True\n",
         "tests/engines/dpsgd/test_batches.py::test_sizes_follow_the_binomial_law",
     ),
     bug(
         "a sampling rate above the accounted one",
         BATCHES,
-        "        taken = self._coins.flip((steps, self._records), self._rate)\n",
-        "        taken = self._coins.flip((steps, self._records), min(1.0, 1.5 * self._rate))\n",
+        "        taken = self._coins.flip((steps, own), self._rate)\n",
+        "        taken = self._coins.flip((steps, own), min(1.0, 1.5 * self._rate))\n",
         f"{_AUDITED}[dp-cgan, default]",
         by_audit=True,
     ),
@@ -164,9 +164,9 @@ BUGS: tuple[Bug, ...] = (
         (
             Patch(
                 STEP,
-                "        self._total.zero_()\n        indices_private, size_private, drawn = ",
+                "        self._total.zero_()\n        indices_private, size_private, _ = ",
                 "        self._total.zero_()\n        self._drawn = self._waiting[-1][1]\n"
-                "        indices_private, size_private, drawn = ",
+                "        indices_private, size_private, _ = ",
             ),
             Patch(STEP, "update_dp / (self._options.batch + self._public)", "update_dp / (self._drawn + self._public)"),
         ),

@@ -16,9 +16,11 @@ from understudy.configs import MethodConfig
 from understudy.data.dataset import ImageDataset, check_enrolled
 from understudy.data.domain import Domain
 from understudy.data.sources import DataOptions
+from understudy.distributed import ALONE, Team
 from understudy.engines.teacher.config import TaughtConfig, has_teacher
 from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.files import file_sha256, make_folder
+from understudy.following import lead
 from understudy.methods.base import Method, check_budget, configure
 from understudy.methods.config import build_config, overlay
 from understudy.methods.registry import ANNOTATED, get_method, method_names
@@ -68,6 +70,7 @@ class TrainOptions:
     preset: str | None = None  # a named config of the method; what ``config`` says is laid over it
     moved: bool = False  # resume a run in another folder than it was started in: no other copy of it is continued
     transport: object | None = None  # how to reach the clients of a federation; None: simulated from the data
+    team: Team = ALONE  # the processes that share the private steps; this one leads
     witness: Callable[[str, Tensor], None] | None = None  # an audit's: is shown every sanitized value
     before: Callable[[Plan], None] | None = None  # of ``start_run``: hears of the plan before it is begun, may refuse
     account: str | None = None  # what the whole plan is reserved in before anything is computed from the data
@@ -325,6 +328,7 @@ def _begin(
     from understudy.devices import check_memory, choose_device
     from understudy.privacy.randomness.streams import Randomness
 
+    method.check_processes(plan.config, options.team.size)
     if plan.limits is not None:
         check_enrolled(data, plan.limits.clients)
     folder, device = RunFolder(out), choose_device(plan.config.runtime.device)
@@ -374,6 +378,7 @@ def _continue(
     from understudy.devices import choose_device
     from understudy.privacy.randomness.streams import Randomness
 
+    method.check_processes(plan.config, options.team.size)
     device = choose_device(plan.config.runtime.device)
     with locked(folder.path):
         description = read_description(folder)
@@ -394,6 +399,7 @@ def _finish(method: Method, run: Run, options: TrainOptions) -> Release:
     from understudy.release.release import certify
 
     run.listener, run.stop_requested, run.transport = options.listener, options.stop_requested, options.transport
+    run.team = options.team
     run.ledger.check_releasable()
     run.ledger.witness = options.witness
     for event in run.plan.events:
@@ -404,10 +410,13 @@ def _finish(method: Method, run: Run, options: TrainOptions) -> Release:
         description.identity.remember(run.ledger)
     try:
         with explained_memory_errors(run.device):
+            lead(run, description.source, description.seed)
             generator = _trained(method, run)
     except AbortedRun as error:
         run.ledger.abort(str(error))
         raise
+    finally:
+        run.team.dismiss()
     return certify(method, run.files, description, run.ledger, generator, run.reason)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,6 +44,12 @@ def command(
     account: common.Account = None,
     resume: common.Resume = False,
     moved: common.Moved = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes", help="So many processes on this machine share the private steps (docs/many-machines.md)."
+        ),
+    ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Begin without a question, however long it takes on a CPU.")
     ] = False,
@@ -55,21 +61,29 @@ def command(
     Without a budget only a method that is not private can be trained; its release is stamped and never verifies.
     """
     from understudy.api import TrainOptions, continue_run, start_run
+    from understudy.distributed import assembled, restarted
+    from understudy.following import PROGRAM, follow
     from understudy.methods.registry import get_method
 
     source = common.data_options(data, records, classes, shape, declare, skip_broken)
     settled = common.read_settings(config, settings, device)
     common.refuse_moved_alone(moved, resume)
-    if resume:
-        options = TrainOptions(config=settled, seed=seed, preset=preset, moved=moved)
-        asked = {"method": method, "epsilon": epsilon, "delta": delta, "account": account}
-        release = continue_run(out, source, asked, options, watch_run)
-    else:
-        foreseen = partial(_before, out, yes)
-        options = TrainOptions(settled, seed, command=common.command_line(), preset=preset, before=foreseen)
-        options = replace(options, account=account, warn=common.warn)
-        budget = common.parse_budget(get_method(method), epsilon, delta)
-        release = start_run(method, source, budget, out, options, watch_run)
+    if restarted() and RunFolder(out).begun:  # by a launcher, after a process had died
+        resume, settled, seed, preset = True, {}, None, None
+    with assembled(processes, PROGRAM, {"source": asdict(source)}) as team:
+        if not team.leads:
+            follow(team, source)
+            return
+        if resume:
+            options = TrainOptions(config=settled, seed=seed, preset=preset, moved=moved, team=team)
+            asked = {"method": method, "epsilon": epsilon, "delta": delta, "account": account}
+            release = continue_run(out, source, asked, options, watch_run)
+        else:
+            foreseen = partial(_before, out, yes)
+            options = TrainOptions(settled, seed, command=common.command_line(), preset=preset, before=foreseen)
+            options = replace(options, account=account, warn=common.warn, team=team)
+            budget = common.parse_budget(get_method(method), epsilon, delta)
+            release = start_run(method, source, budget, out, options, watch_run)
     _tell(release, out, as_json)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig
 from understudy.data.domain import Domain, refuse_people
 from understudy.data.sampling import sampling_rate
-from understudy.engines.teacher.config import IMAGES_PER_PERSON, teacher_costs, with_teacher
+from understudy.engines.teacher.config import IMAGES_PER_PERSON, has_teacher, teacher_costs, with_teacher
 from understudy.errors import InputError
 from understudy.methods.config import ConfigType, build_config, overlay
 from understudy.privacy import accounting
@@ -23,9 +23,16 @@ from understudy.privacy.plan import Costs, Plan
 from understudy.privacy.viewers import Viewer
 
 if TYPE_CHECKING:
+    from understudy.engines.dpsgd.step import PrivateStep
     from understudy.models.generator import Generator
     from understudy.runs.folder import RunFolder
     from understudy.runs.run import Run
+
+
+_IN_ONE_PROCESS = (
+    "processes: {} trains in one process; leave --processes out and start it once, or choose dpgan, dp-cgan or "
+    "dp-diffusion"
+)
 
 
 class SampledPrivacy(PrivacyConfig):
@@ -62,6 +69,7 @@ class Method(ABC):
         True  # False: a reference without any guarantee; its releases are stamped and never verify
     )
     protects_people: ClassVar[bool] = False  # True: where people are declared, a person with all images is the unit
+    shared_by_processes: ClassVar[bool] = False  # True: several processes may share its private steps (``assist``)
     federated: ClassVar[bool] = False  # True: it needs data with clients, and can be deployed with real ones
     not_covered: ClassVar[tuple[str, ...]] = ()  # what its guarantees do not cover, beside what holds for all methods
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})  # named configs, for ``--preset``
@@ -73,6 +81,24 @@ class Method(ABC):
     @abstractmethod
     def train(self, run: Run) -> Generator:
         """Train inside the run: all private reads through mechanisms on the run's ledger; returns the generator."""
+
+    def assist(self, run: Run, told: Mapping[str, Any]) -> PrivateStep:
+        """In a process that follows: the private step that the leader takes, to help with; from what it told.
+
+        Privacy: as the step of ``train``, of which each process sums the units that it owns.
+        """
+        raise InputError(_IN_ONE_PROCESS.format(self.name))
+
+    def check_processes(self, config: MethodConfig, processes: int) -> None:
+        """Refuse to share what one process alone would do: the others would wait, and the user would not know."""
+        if processes == 1:
+            return
+        if not self.shared_by_processes:
+            raise InputError(_IN_ONE_PROCESS.format(self.name))
+        if has_teacher(config):
+            raise InputError(
+                "processes: a teacher learns in one process; pass privacy.teacher_share=0, or leave --processes out"
+            )
 
     def claims(self, config: MethodConfig, events: Sequence[Event], budget: Budget) -> list[Guarantee]:
         """What the events of a run guarantee, the headline first; a method with several viewers says so here."""

@@ -187,6 +187,20 @@ class Ledger:
             yield record
 
 
+class NoLedger(Ledger):
+    """What a process has that helps another: plans are known, and nothing can be spent.
+
+    Privacy: a mechanism spends before it adds noise or hands anything out, so with this ledger it never does either.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Path(os.devnull))
+
+    def _write(self, line: bytes) -> None:
+        if json.loads(line)["kind"] != "plan":
+            raise RuntimeError("a process that helps another has no ledger to spend from")
+
+
 class Account:
     """Executions of one mechanism: planned at most, reserved on disk, and used by this process."""
 

@@ -103,6 +103,15 @@ class GaussianMechanism:
                 "were not finite, so nothing is released; lower the learning rate or use a higher precision"
             )
 
+    def counts_private(self, device: torch.device) -> Tensor:
+        """How many rows were seen, and how many were not finite, to be brought together by several processes.
+
+        Privacy: private, for ``check_finite`` alone.
+        """
+        if self._rows is None:
+            self._rows = torch.zeros(2, dtype=torch.int64, device=device)
+        return self._rows
+
     def _clip(self, rows_private: Tensor) -> Tensor:
         broken = (~torch.isfinite(rows_private)).any(dim=1)
         self._count(torch.ones_like(broken), broken)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.data.dataset import ImageDataset
+from understudy.distributed import ALONE, Team
 from understudy.errors import InputError, InterruptedRun
 from understudy.files import open_private
 from understudy.privacy import accounting
@@ -54,6 +55,7 @@ class Run:
     listener: ProgressListener | None = None
     stop_requested: Callable[[], bool] = lambda: False
     transport: Any = None  # how to reach the clients of a federation (``federated.fleet.Transport``)
+    team: Team = ALONE  # the processes that share its private steps
     lost_steps: int = 0  # planned, but lost with a process that was killed; they are charged all the same
     started: float = field(default_factory=time.monotonic)  # earlier for a resumed run, by the time it has worked
     _last_checkpoint: float = field(default_factory=time.monotonic)

@@ -17,13 +17,15 @@ from torch.nn.functional import softplus
 
 from understudy.configs import MethodConfig
 from understudy.data.dataset import ImageDataset
+from understudy.distributed import ALONE
 from understudy.engines.dpsgd.gradients import FlatParameters
+from understudy.engines.dpsgd.sharing import Sharing
 from understudy.engines.dpsgd.step import PrivateStep, StepOptions
 from understudy.engines.records import Examples
 from understudy.methods.config import build_config
 from understudy.models.dpgan import DpganDiscriminator, DpganDiscriminatorConfig
 from understudy.privacy.events import Event, PoissonSampling
-from understudy.privacy.ledger import Ledger
+from understudy.privacy.ledger import Ledger, NoLedger
 from understudy.privacy.plan import Plan
 from understudy.privacy.randomness.streams import Randomness
 from understudy.runs.run import Run
@@ -132,10 +134,12 @@ def make_step(folder: Path, data: ImageDataset | None = None, **changes: Any) ->
     device, randomness = changes.pop("device", CPU), changes.pop("randomness", None)
     companions = changes.pop("companions", Public(labelled=data.labels is not None, shape=data.domain.shape))
     runtime, objective = changes.pop("runtime", {}), changes.pop("objective", told_apart)
+    team, sharing = changes.pop("team", ALONE), changes.pop("sharing", Sharing())
     options = StepOptions(**{"batch": BATCH, "clip": CLIP, "learning_rate": 1e-3, "betas": (0.5, 0.999), **changes})
     event = event if options.private else None
     run = make_run(folder, data, event, **runtime)
-    run.device, run.randomness = device, randomness or run.randomness
+    run.device, run.randomness, run.team = device, randomness or run.randomness, team
+    run.ledger = run.ledger if team.leads else NoLedger()
     shown: list[Examples] = []
     sums: list[Tensor] = []
     run.ledger.witness = lambda _, value_dp: sums.append(value_dp.clone())
@@ -144,7 +148,7 @@ def make_step(folder: Path, data: ImageDataset | None = None, **changes: Any) ->
         shown.append(examples)
         return objective(examples, random)
 
-    step = PrivateStep(run, network.to(device), seen, options, event, companions)
+    step = PrivateStep(run, network.to(device), seen, options, event, companions, sharing=sharing)
     return Watched(step, network, run, companions, shown, sums)
 
 

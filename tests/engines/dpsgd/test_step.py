@@ -14,8 +14,9 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from understudy.engines.dpsgd.captured import CapturedSum
 from understudy.engines.dpsgd.gradients import FlatParameters
-from understudy.engines.dpsgd.step import CapturedSum, FlatAdam, StepOptions
+from understudy.engines.dpsgd.step import FlatAdam, StepOptions
 from understudy.engines.records import Records
 from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.privacy.events import NoSampling, PoissonSampling

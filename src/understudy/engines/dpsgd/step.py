@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -22,7 +21,9 @@ from torch import Tensor, nn
 from understudy.configs import Precision
 from understudy.data.sampling import sampling_rate
 from understudy.engines.dpsgd.batches import PoissonBatches
+from understudy.engines.dpsgd.captured import CapturedSum
 from understudy.engines.dpsgd.gradients import FlatParameters, Loss, PerExampleGradients
+from understudy.engines.dpsgd.sharing import SharedSteps, Sharing
 from understudy.engines.records import Examples, Records
 from understudy.errors import BudgetError, InputError
 from understudy.privacy.events import Event, PoissonSampling
@@ -38,7 +39,6 @@ _CPU_ROWS = 64  # examples at a time on a processor, for its caches
 _SPARE_DEVIATIONS = 2  # places for more units than expected; what does not fit takes a pass of its own
 _ROUND = 32
 _PROBES = 10
-_WARM_UP = 3
 _TINY = 1e-8
 
 
@@ -114,6 +114,7 @@ class PrivateStep:
         event: Event | None,
         companions: Companions | None = None,
         records: Records | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self._options, self._objective, self._companions = options, objective, companions
         self._device, rate = run.device, _checked_rate(run, options, event)
@@ -128,7 +129,7 @@ class PrivateStep:
         if event is not None:
             self._mechanism = GaussianSum(run.ledger, run.randomness, clip=options.clip, event=event)
             self._block = max(1, event.count // _RESERVATIONS)
-        self._batches = PoissonBatches(self._records.filler, rate, run.randomness.coins(run.device))
+        self._batches = PoissonBatches(self._records.filler, rate, run.randomness.coins(run.device), run.team)
         self._random = run.randomness.secret_generator(run.device)
         self._total = self._flat.zeros()
         self._seen_private = torch.zeros(3, dtype=torch.float64, device=run.device)
@@ -136,6 +137,7 @@ class PrivateStep:
         self._listeners: list[Callable[[], None]] = []
         self._waiting: list[tuple[Tensor, int, Drawn]] = []
         self._captured: CapturedSum | None = None
+        self._shared = SharedSteps(run.team, self._flat.values, sharing)
         self._check_network(run)
 
     def take(self, count: int = 1) -> None:
@@ -201,12 +203,41 @@ class PrivateStep:
 
     # --- the sum
 
+    def help(self) -> None:
+        """Of a follower: add this process's part to every step of the leader, until there is none any more.
+
+        Privacy: what it sums goes to the leader, who adds the noise; nothing is spent, learnt or released here.
+        """
+        drawn = () if self._companions is None else self._companions.draw(self._public * self._together, self._random)
+        while self._shared.follow(drawn):
+            self._sum_own(drawn)
+
     def _sum_gradients(self) -> None:
         """The clipped gradients of one batch as the new total: what a failed step may have left behind is forgotten."""
         if not self._waiting:
             self._draw_ahead()
+        drawn = self._waiting[-1][2]
+        if not self._shared.alone:
+            self._shared.begin(drawn)
+        self._sum_own(drawn)
+
+    def _sum_own(self, drawn: Drawn) -> None:
+        """The same of this process's units and companions alone, then together with those of the others, if any."""
+        if not self._waiting:
+            self._draw_ahead()
         self._total.zero_()
-        indices_private, size_private, drawn = self._waiting.pop()
+        indices_private, size_private, _ = self._waiting.pop()
+        if self._shared.alone:
+            self._add_drawn(indices_private, size_private, drawn)
+            return
+        own = self._shared.own(self._public)
+        rows = slice(own.start * self._together, own.stop * self._together)
+        mine = tuple(part[rows] for part in drawn) if own.stop > own.start else ()
+        self._add_drawn(indices_private, size_private, mine)
+        broken = () if self._mechanism is None else (self._mechanism.counts_private(self._device),)
+        self._shared.end(self._total, self._seen_private, *broken)
+
+    def _add_drawn(self, indices_private: Tensor, size_private: int, drawn: Drawn) -> None:
         if self._device.type != "cuda":
             self._add(indices_private[:size_private], drawn)
             return
@@ -262,9 +293,10 @@ class PrivateStep:
         """
         if self._companions is None:
             return self._at_once
-        expected = self._options.batch
-        wanted = expected + self._public + _SPARE_DEVIATIONS * math.sqrt(expected)
-        return math.ceil(wanted / _ROUND) * _ROUND - self._public
+        own = self._shared.own(self._public)
+        public, expected = own.stop - own.start, self._shared.part_of(self._options.batch)
+        wanted = expected + public + _SPARE_DEVIATIONS * math.sqrt(expected)
+        return math.ceil(wanted / _ROUND) * _ROUND - public
 
     def _draw_ahead(self) -> None:
         """Batches and companions for the next steps, all fresh and independent; aborts a broken run."""
@@ -316,82 +348,6 @@ def _checked_rate(run: Run, options: StepOptions, event: Event | None) -> float:
     if event is not None and not (isinstance(event.sampling, PoissonSampling) and event.sampling.rate == rate):
         raise InputError(f"event: steps sample with a Poisson rate of {rate:g}, but {event.sampling} is accounted")
     return rate
-
-
-# --- the CUDA graph: hundreds of small kernels, launched at once
-
-
-def captured(
-    work: Callable[[], None], device: torch.device, pool: Any = None, random: torch.Generator | None = None
-) -> Callable[[], None]:
-    """What repeats ``work``: a CUDA graph on a graphics card, after a few runs of it; else the work itself.
-
-    What it draws from ``random`` is drawn afresh every time.
-    """
-    if device.type != "cuda":
-        return work
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(_WARM_UP):
-            work()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    if random is not None:
-        graph.register_generator_state(random)
-    with torch.cuda.graph(graph, pool=pool):
-        work()
-    replay: Callable[[], None] = graph.replay
-    return replay
-
-
-class CapturedSum:
-    """``add`` captured twice: for ``capacity`` units with their companions, and for units that did not fit.
-
-    Privacy: what does not fit into the first pass is added by further passes before the noise, so no unit that was
-    drawn is left out. The static buffers hold private record numbers until the next step.
-    """
-
-    def __init__(
-        self,
-        add: Callable[[Tensor, Drawn], None],
-        capacity: int,
-        drawn: Drawn,
-        total: Tensor,
-        filler: int,
-        random: torch.Generator | None = None,
-    ) -> None:
-        self._add, self._capacity, self._filler, self._total = add, capacity, filler, total
-        self._random = random
-        self._indices = torch.full((capacity,), filler, device=total.device)
-        self._drawn = tuple(part.clone() for part in drawn)
-        self._pool = torch.cuda.graph_pool_handle() if total.is_cuda else None
-        self._whole = self._capture(self._drawn)
-        self._more = None if drawn else self._whole
-
-    def replay(self, indices_private: Tensor, size_private: int, drawn: Drawn) -> None:
-        """Add one batch to the total.
-
-        Privacy: as ``add``; the shapes are public, how many passes there are is not.
-        """
-        for start in range(self._capacity, size_private, self._capacity):
-            if self._more is None:
-                self._more = self._capture(())
-            self._indices.copy_(indices_private[start : start + self._capacity])
-            self._more()
-        self._indices.copy_(indices_private[: self._capacity])
-        for static, given in zip(self._drawn, drawn, strict=True):
-            static.copy_(given)
-        self._whole()
-
-    def _capture(self, drawn: Drawn) -> Callable[[], None]:
-        """Capture on places without any unit; the runs before it leave the total as it was."""
-        before = self._total.clone()
-        self._indices.fill_(self._filler)
-        work = partial(self._add, self._indices, drawn)
-        replay = captured(work, self._total.device, self._pool, self._random)
-        self._total.copy_(before)
-        return replay
 
 
 # --- the optimiser

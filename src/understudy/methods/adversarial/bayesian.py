@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from understudy.engines.dpsgd.step import PrivateStep, captured
+from understudy.engines.dpsgd.captured import captured
+from understudy.engines.dpsgd.step import PrivateStep
 from understudy.privacy.claims.bayesian import BayesianAccountant
 from understudy.runs.run import Run
 

@@ -132,6 +132,7 @@ class BdpGan(DpGan):
         "Triastcyn, Faltings: Generating Higher-Fidelity Synthetic Datasets with Privacy Guarantees (Algorithms 2022)"
     )
     config_type: ClassVar[type[MethodConfig]] = BdpGanConfig
+    shared_by_processes: ClassVar[bool] = False  # its accountant looks at units of all processes
     protects_people: ClassVar[bool] = False  # its Bayesian figure is one of records
     presets: ClassVar = {
         "paper-mnist": _paper(1.28),

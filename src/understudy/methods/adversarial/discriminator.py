@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from understudy.engines.dpsgd.gradients import Loss
+from understudy.engines.dpsgd.sharing import Sharing
 from understudy.engines.dpsgd.step import Drawn, Inputs, PrivateStep, StepOptions, step_precision
 from understudy.engines.records import Examples
 from understudy.models.generator import Generator
@@ -33,7 +34,8 @@ def discriminator_step(
     Privacy: those of ``PrivateStep``: fakes are public companions.
     """
     fakes = Fakes(run, generator, options.batch)
-    return PrivateStep(run, discriminator, partial(telling_apart, loss), options, event, fakes)
+    sharing = Sharing({"generator": generator.config.model_dump(mode="json")}, _tensors(generator))
+    return PrivateStep(run, discriminator, partial(telling_apart, loss), options, event, fakes, sharing=sharing)
 
 
 def telling_apart(kind: Adversary, examples: Examples, random: torch.Generator) -> tuple[Inputs, Loss]:

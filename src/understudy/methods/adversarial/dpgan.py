@@ -16,6 +16,7 @@ The presets named ``paper`` are the settings of the paper, without either; ``gpu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -118,6 +119,7 @@ class DpGan(Method):
     paper: ClassVar[str] = "Bie, Kamath, Zhang: Private GANs, Revisited (TMLR 2023)"
     config_type: ClassVar[type[MethodConfig]] = DpGanConfig
     protects_people: ClassVar[bool] = True
+    shared_by_processes: ClassVar[bool] = True
     presets: ClassVar = {
         "gpu": _GPU,
         "gpu-eps1": _GPU_EPS1,
@@ -173,6 +175,17 @@ class DpGan(Method):
                 watch.generator_step(step, loss, accuracy, climbed)
             watch.discriminator_step(step)
         return learner.released
+
+    def assist(self, run: Run, told: Mapping[str, Any]) -> PrivateStep:
+        """The discriminator's step, beside a generator of which the leader sends every change."""
+        from understudy.methods.adversarial.discriminator import discriminator_step
+        from understudy.models.generator import build_generator, read_generator_config
+
+        config = run.plan.config_as(DpGanConfig)
+        generator = build_generator(read_generator_config(told["generator"])).to(run.device)
+        discriminator = self.discriminator(config, run.plan.domain).to(run.device)
+        event = run.plan.events[0] if run.plan.events else None
+        return discriminator_step(run, discriminator, generator, self.step_options(config), config.method.loss, event)
 
     def network(self, config: DpGanConfig, domain: Domain, start: EmbeddingStart | None) -> GeneratorConfig:
         """The generator; its law of labels is uniform, or the noisy class sizes where an embedding told them."""

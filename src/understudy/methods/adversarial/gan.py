@@ -49,6 +49,7 @@ class Gan(DpGan):
     paper: ClassVar[str] = "Bie, Kamath, Zhang: Private GANs, Revisited (TMLR 2023), their non-private baseline"
     config_type: ClassVar[type[MethodConfig]] = GanConfig
     private: ClassVar[bool] = False
+    shared_by_processes: ClassVar[bool] = False
     presets: ClassVar = {
         "paper": {
             "privacy": {"batch": 128, "steps": 45_000},

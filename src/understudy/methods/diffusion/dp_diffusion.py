@@ -21,7 +21,8 @@ and from what fits a card; they are not measured yet.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -41,6 +42,7 @@ from understudy.privacy.events import Event, PoissonSampling
 from understudy.privacy.plan import Plan
 
 if TYPE_CHECKING:
+    from understudy.engines.dpsgd.step import PrivateStep
     from understudy.engines.embedding.start import EmbeddingStart
     from understudy.methods.diffusion.learner import Denoiser
     from understudy.models.generator import DiffusionGeneratorConfig, Generator
@@ -170,6 +172,7 @@ class DpDiffusion(Method):
     paper: ClassVar[str] = "Dockhorn, Cao, Vahdat, Kreis: DPDM (TMLR 2023); Li et al.: DP-FETA (S&P 2025)"
     config_type: ClassVar[type[MethodConfig]] = DpDiffusionConfig
     protects_people: ClassVar[bool] = True
+    shared_by_processes: ClassVar[bool] = True
     presets: ClassVar = {
         "gpu": _GPU,
         "gpu-eps1": _GPU_EPS1,
@@ -191,7 +194,6 @@ class DpDiffusion(Method):
 
     def train(self, run: Run) -> Generator:
         """Release the start, warm up on it, then T private steps; the average of the weights is the generator."""
-        from understudy.engines.dpsgd.step import PrivateStep, StepOptions
         from understudy.engines.embedding.start import EmbeddingStart
         from understudy.methods.diffusion.learner import Denoiser
         from understudy.runs.loop import Resumable
@@ -199,16 +201,7 @@ class DpDiffusion(Method):
         config = run.plan.config_as(DpDiffusionConfig)
         start = EmbeddingStart.of_run(run, config.method.embedding)
         denoiser = Denoiser(run, network_config(config, run.plan.domain, start), config.method)
-        privacy, rate = config.privacy, config.method.learning_rate or 1e-3
-        options = StepOptions(
-            privacy.batch or 1,
-            privacy.clip,
-            rate,
-            config.method.betas,
-            rows=config.method.draws,
-            images_per_person=privacy.images_per_person or 1,
-        )
-        stepping = PrivateStep(run, denoiser.live.network, denoiser.denoising.objective, options, run.plan.events[0])
+        rate, stepping = config.method.learning_rate or 1e-3, _denoising_step(run, denoiser)
         progress = Resumable(run, denoiser.released, {"live": denoiser.live, "optimizer": stepping.optimizer})
         if not progress.resumed:
             _warm_up(run, denoiser, start)
@@ -224,6 +217,33 @@ class DpDiffusion(Method):
                 run.report(step, denoising_steps=step)
                 denoiser.show(step)
         return denoiser.released
+
+    def assist(self, run: Run, told: Mapping[str, Any]) -> PrivateStep:
+        """The denoising step, with a network of the leader's shape."""
+        from understudy.methods.diffusion.learner import Denoiser
+        from understudy.models.generator import DiffusionGeneratorConfig
+
+        network = DiffusionGeneratorConfig.model_validate(told["generator"])
+        return _denoising_step(run, Denoiser(run, network, run.plan.config_as(DpDiffusionConfig).method))
+
+
+def _denoising_step(run: Run, denoiser: Denoiser) -> PrivateStep:
+    """The private step. Privacy: those of ``PrivateStep``, one execution of the first event each."""
+    from understudy.engines.dpsgd.sharing import Sharing
+    from understudy.engines.dpsgd.step import PrivateStep, StepOptions
+
+    config = run.plan.config_as(DpDiffusionConfig)
+    options = StepOptions(
+        config.privacy.batch or 1,
+        config.privacy.clip,
+        config.method.learning_rate or 1e-3,
+        config.method.betas,
+        rows=config.method.draws,
+        images_per_person=config.privacy.images_per_person or 1,
+    )
+    sharing = Sharing({"generator": denoiser.live.config.model_dump(mode="json")})
+    network, objective = denoiser.live.network, denoiser.denoising.objective
+    return PrivateStep(run, network, objective, options, run.plan.events[0], sharing=sharing)
 
 
 def _warm_up(run: Run, denoiser: Denoiser, start: EmbeddingStart | None) -> None:

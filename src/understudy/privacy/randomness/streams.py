@@ -94,6 +94,16 @@ class Randomness:
         return generator
 
 
+def own_seed(seed: int | None, rank: int) -> int | None:
+    """The seed of one of several processes of a seeded run; without a seed each draws from its operating system.
+
+    Privacy: no two processes may draw the same numbers.
+    """
+    if seed is None or rank == 0:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"understudy:{seed}:process {rank}".encode()).digest()[:8], "little")
+
+
 class NoiseStream:
     """Standard normal values in double precision from one keyed stream: what mechanisms add to private values.
 

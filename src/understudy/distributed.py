@@ -1,0 +1,264 @@
+"""Several processes, one run: how they find each other, and the few messages that they exchange.
+
+The first process leads: it plans, spends, adds noise, learns and releases, exactly as it would alone. The others
+follow: each owns some of the units, draws their coins and sums their clipped gradients (``engines/dpsgd/sharing.py``).
+
+They are started by ``--processes N`` on one machine, or by a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT (torchrun, Slurm, Kubernetes).
+
+Privacy: all processes belong to the owner of the data. What they send each other is private and not encrypted: on one
+machine it stays on the loopback interface; between machines the network must be the owner's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from understudy.errors import InputError, UnderstudyError
+from understudy.processes import worker_command, worker_environment
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import Store
+
+MOST_PROCESSES = 1024
+_PATIENCE = timedelta(days=7)  # the leader may fit an embedding for long; one that dies is noticed at once
+_JOINING = timedelta(minutes=10)
+_LEAVING = 10.0  # seconds
+
+
+class TeamEnded(UnderstudyError):
+    """A process of a run is gone; the run can be continued, in as many processes as one likes."""
+
+    exit_code = 130
+
+
+@dataclass(frozen=True)
+class Team:
+    """The processes of one run, of which this is number ``rank``; number 0 leads. Without others, nothing is sent."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the one that spends, adds noise and releases."""
+        return self.rank == 0
+
+    def give(self, tensor: Tensor) -> None:
+        """Put the leader's values into everybody's tensor of the same shape."""
+        from torch import distributed
+
+        with _noticed(self):
+            distributed.broadcast(tensor, src=0)
+
+    def total(self, tensor: Tensor) -> None:
+        """Put the sum of everybody's tensors into the leader's; what the others hold then is not said."""
+        from torch import distributed
+
+        with _noticed(self):
+            if tensor.is_cuda and distributed.get_backend() == "gloo":  # which reduces to one only on processors
+                distributed.all_reduce(tensor)
+            else:
+                distributed.reduce(tensor, dst=0)
+
+    def tell(self, values: Mapping[str, Any]) -> None:
+        """Send plain values from the leader to everybody who calls ``hear``."""
+        import torch
+
+        if self.size == 1:
+            return
+        content = torch.frombuffer(bytearray(json.dumps(dict(values)).encode()), dtype=torch.uint8)
+        self.give(torch.tensor([len(content), 0]))
+        self.give(content)
+
+    def hear(self) -> dict[str, Any] | None:
+        """What the leader tells; None where it has dismissed the others."""
+        import torch
+
+        header = torch.zeros(2, dtype=torch.int64)
+        self.give(header)
+        if not int(header[0]):
+            return None
+        content = torch.zeros(int(header[0]), dtype=torch.uint8)
+        self.give(content)
+        heard: dict[str, Any] = json.loads(bytes(content.tolist()))
+        return heard
+
+    def dismiss(self) -> None:
+        """Tell everybody who waits for a word, or for the next step, to end; who is gone already does not matter."""
+        import torch
+
+        if self.size > 1:
+            with suppress(TeamEnded):
+                self.give(torch.zeros(2, dtype=torch.int64))
+
+    def compare(self, digest: bytes) -> list[bytes]:
+        """Everybody's 32 bytes, one after the other, for the leader to compare."""
+        import torch
+
+        table = torch.zeros(self.size, len(digest), dtype=torch.int64)
+        table[self.rank] = torch.tensor(list(digest))
+        if self.size > 1:
+            self.total(table)
+        return [bytes(row) for row in table.tolist()] if self.leads else []
+
+
+ALONE = Team()
+
+
+@contextmanager
+def _noticed(team: Team) -> Iterator[None]:
+    """Turn a broken connection into one sentence."""
+    try:
+        yield
+    except RuntimeError:  # what torch.distributed raises when a process is gone
+        raise TeamEnded(
+            f"processes: one of the {team.size} processes of this run ended, so the run ends here; the spending so far "
+            "is on record, and --resume goes on, in any number of processes"
+        ) from None
+
+
+# How they find each other
+
+
+@contextmanager
+def assembled(processes: int | None, program: str, task: Mapping[str, Any]) -> Iterator[Team]:
+    """The team of this process: that of a launcher, a new one on this machine, or nobody else.
+
+    ``program`` is the module that a process which is started here runs, and ``task`` what it is told.
+    """
+    launched = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+    if launched > 1:
+        if processes not in (None, launched):
+            raise InputError(
+                f"processes: {processes} were asked for, but a launcher started {launched}; leave --processes out"
+            )
+        with _joined(_launcher_store(), int(os.environ["RANK"]), launched) as team:
+            yield team
+    elif processes is not None and not 1 <= processes <= MOST_PROCESSES:
+        raise InputError(f"processes: {processes}; pass a number from 1 to {MOST_PROCESSES}")
+    elif processes is None or processes == 1:
+        yield ALONE
+    else:
+        with _started(processes, program, task) as team:
+            yield team
+
+
+def _launcher_store() -> Store:
+    """The meeting place that a launcher names."""
+    from torch.distributed import TCPStore
+
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE") if name not in os.environ]
+    if missing:
+        raise InputError(f"processes: RANK is set, but {missing[0]} is not; start with torchrun, or set all of them")
+    rank, address = int(os.environ["RANK"]), os.environ["MASTER_ADDR"]
+    hosts = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # torchrun keeps one itself
+    store = TCPStore(address, int(os.environ["MASTER_PORT"]), None, hosts, _JOINING, wait_for_workers=False)
+    return _of_this_attempt(store)
+
+
+def _of_this_attempt(store: Store) -> Store:
+    """Keys of their own for every restart, so that nobody meets the dead."""
+    from torch.distributed import PrefixStore
+
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return PrefixStore(f"understudy-{attempt}", store)
+
+
+@contextmanager
+def _joined(store: Store, rank: int, size: int) -> Iterator[Team]:
+    import torch
+    from torch import distributed
+
+    if rank:  # the leader stops at a checkpoint, and then dismisses the others
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+    local, cards = int(os.environ.get("LOCAL_RANK", rank)), torch.cuda.device_count()
+    if cards:
+        torch.cuda.set_device(local % cards)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    backend = "cpu:gloo,cuda:nccl" if cards >= here else "gloo"  # NCCL wants a card for each process
+    try:
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
+    except RuntimeError as error:
+        raise InputError(
+            f"processes: number {rank} of {size} cannot reach the others ({error}); check the network"
+        ) from None
+    try:
+        yield Team(rank, size)
+    finally:
+        with suppress(RuntimeError):
+            distributed.destroy_process_group()
+
+
+@contextmanager
+def _started(size: int, program: str, task: Mapping[str, Any]) -> Iterator[Team]:
+    """A team on this machine: this process leads, and ends those that it started whatever happens.
+
+    Privacy: they meet through a file in a folder of their own that nobody else may enter.
+    """
+    import torch
+    from torch.distributed import FileStore
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    threads = max(1, len(os.sched_getaffinity(0)) // size)
+    with tempfile.TemporaryDirectory(prefix="understudy-") as folder:
+        meeting = Path(folder, "meeting")
+        followers = list[subprocess.Popen[bytes]]()
+        try:
+            for rank in range(1, size):
+                place = {"meeting": str(meeting), "rank": rank, "size": size}
+                followers.append(_start(program, threads, {**task, **place}))
+            torch.set_num_threads(threads)
+            with _joined(FileStore(str(meeting), size), 0, size) as team:
+                yield team
+        finally:
+            for process in followers:
+                _end(process)
+
+
+def _start(program: str, threads: int, task: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    environment = {
+        **worker_environment(threads),
+        "LOCAL_RANK": str(task["rank"]),
+        "LOCAL_WORLD_SIZE": str(task["size"]),
+    }
+    process = subprocess.Popen(worker_command(program), stdin=subprocess.PIPE, env=environment)
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(dict(task)).encode())
+    process.stdin.close()
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """One that was dismissed ends by itself; another is ended."""
+    try:
+        process.wait(_LEAVING)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+@contextmanager
+def meeting(task: Mapping[str, Any]) -> Iterator[Team]:
+    """The team of a process that ``assembled`` started."""
+    from torch.distributed import FileStore
+
+    with _joined(FileStore(task["meeting"], task["size"]), task["rank"], task["size"]) as team:
+        yield team
+
+
+def restarted() -> bool:
+    """Whether a launcher started this process again, after one of them had died."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

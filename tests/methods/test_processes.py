@@ -1,0 +1,179 @@
+"""Several processes, one run: one certificate from any number of them, and a clear word from methods that cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from understudy.api import TrainOptions, resume
+from understudy.data.dataset import ImageDataset
+from understudy.data.sources import DataOptions
+from understudy.distributed import Team, TeamEnded, assembled
+from understudy.errors import InputError
+from understudy.following import follow
+from understudy.methods.registry import get_method, method_names
+from understudy.release.verify import verify
+
+from ..helpers.cases import RECORDS
+from ..helpers.data import dealt, tiny_data
+from ..helpers.runs import interrupt, recorded, tiny_train
+from ..helpers.teams import together
+
+SHARED = ("dp-cgan", "dp-diffusion", "dpgan")
+
+
+@pytest.fixture
+def source(tmp_path) -> DataOptions:
+    data = tiny_data()
+    np.savez(tmp_path / "data.npz", x=data.images[:, 0], y=data.labels)
+    return DataOptions(str(tmp_path / "data.npz"), RECORDS, 3)
+
+
+def in_team(size: int, source: DataOptions, act: Any) -> Any:
+    """What ``act`` returns, called with the data and a team that it leads."""
+    if size == 1:
+        return act(source.load(), Team())
+    return together(size, lambda team: act(source.load(), team), lambda team: follow(team, source), dismiss=False)
+
+
+# Which methods can
+
+
+def test_methods_that_can_are_those_that_say_so():
+    assert [name for name in method_names() if get_method(name).shared_by_processes] == sorted(SHARED)
+
+
+@pytest.mark.parametrize("case", sorted(set(method_names()) - {*SHARED, "gan"}))
+def test_a_method_that_cannot_says_so_before_anything_is_there(case, tmp_path):
+    with pytest.raises(InputError, match=f"processes: {case} trains in one process; leave --processes out"):
+        tiny_train(case, dealt(case, tiny_data()), tmp_path / "run", team=Team(0, 2))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_reference_without_privacy_cannot_either():
+    with pytest.raises(InputError, match="processes: gan trains in one process"):
+        get_method("gan").check_processes(get_method("gan").config_type(), 2)
+
+
+def test_a_teacher_is_not_silently_trained_by_one_of_several(tmp_path):
+    with pytest.raises(InputError, match="a teacher learns in one process"):
+        tiny_train("dpgan with a teacher", tiny_data(), tmp_path / "run", team=Team(0, 2))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("asked", "sentence"), [(0, "pass a number from 1"), (5000, "pass a number from 1 to 1024")])
+def test_a_number_of_processes_that_makes_no_sense_is_refused(asked, sentence):
+    with pytest.raises(InputError, match=sentence), assembled(asked, "", {}):
+        pass
+
+
+def test_a_launcher_that_started_another_number_is_believed(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(InputError, match="2 were asked for, but a launcher started 3"), assembled(2, "", {}):
+        pass
+    with pytest.raises(InputError, match="RANK is set, but MASTER_ADDR is not"), assembled(None, "", {}):
+        pass
+
+
+# One certificate
+
+
+@pytest.mark.parametrize("case", ["dpgan", *(pytest.param(name, marks=pytest.mark.slow) for name in SHARED[:2])])
+def test_the_certificate_does_not_know_how_many_processes_there_were(case, tmp_path, source):
+    found = []
+    for size in (1, 2, 4):
+        out = tmp_path / str(size)
+        release = in_team(size, source, lambda data, team, out=out: tiny_train(case, data, out, team=team))
+        certificate = release.certificate
+        found.append((certificate.headline, certificate.events, recorded(out)))
+        assert verify(out / "release").passed
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_run_is_resumed_with_another_number_of_processes(tmp_path, source):
+    out = tmp_path / "run"
+    in_team(2, source, lambda data, team: interrupt("dpgan", data, out, team=team))
+    before = sum(line["count"] for line in recorded(out) if line["kind"] == "reserve")
+
+    def go_on(data: ImageDataset, team: Team) -> Any:
+        return resume(data, out, TrainOptions(team=team))
+
+    release = in_team(3, source, go_on)
+    after = sum(line["count"] for line in recorded(out) if line["kind"] == "reserve")
+    planned = sum(event.count for event in release.certificate.events)
+    assert 0 < before < after <= planned
+    assert verify(out / "release").passed
+
+
+# Real processes
+
+
+def start(source: DataOptions, out: Path, *more: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    command = (*(launcher or (sys.executable, "-m", "understudy")), "train", "dpgan", "--data", source.source)
+    facts = ("--records", "40", "--classes", "3", "--device", "cpu", "--out", str(out))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(out.parent / "state")}
+    return subprocess.Popen([*command, *facts, *more], stderr=subprocess.PIPE, text=True, env=environment)
+
+
+PLAN = (
+    "--epsilon", "10", "--delta", "1e-5", "--set", "privacy.embedding_share=0", "--set", "privacy.steps=3000",
+    "--set", "privacy.noise_multiplier=40", "--set", "runtime.checkpoint_seconds=0.2",
+)  # fmt: skip
+
+
+def children_of(process: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def wait_for(condition: Any, seconds: float = 120.0) -> None:
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "nothing happened"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["a process that follows", "the process that leads"])
+def test_a_process_that_dies_ends_the_run_with_one_sentence_and_loses_nothing(victim, tmp_path, source):
+    out = tmp_path / "run"
+    running = start(source, out, *PLAN, "--processes", "2")
+    wait_for(lambda: list((out / "private").glob("checkpoint-*")) if out.exists() else False)
+    followers = children_of(running.pid)
+    os.kill(running.pid if "leads" in victim else followers[0], signal.SIGKILL)
+    error = running.communicate(timeout=60)[1]
+    if "leads" not in victim:
+        assert running.returncode == TeamEnded.exit_code
+        last = error.strip().splitlines()[-1]
+        assert last.startswith("understudy: processes: one of the 2 processes of this run ended")
+        assert "Traceback" not in error
+    wait_for(lambda: not any(Path(f"/proc/{number}").exists() for number in followers))
+    spent = sum(line["count"] for line in recorded(out) if line["kind"] == "reserve")
+    again = start(source, out, "--resume", "--processes", "3")
+    assert again.communicate(timeout=300)[1] is not None
+    assert again.returncode == 0
+    after = sum(line["count"] for line in recorded(out) if line["kind"] == "reserve")
+    assert 0 < spent <= after <= 3000
+    assert verify(out / "release").passed
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_same_run_and_restarts_it(tmp_path, source):
+    """A process that dies is replaced with all others, and the run goes on."""
+    out = tmp_path / "run"
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2")
+    running = start(source, out, *PLAN, launcher=(*torchrun, "--master-port", "0", "-m", "understudy"))
+    wait_for(lambda: list((out / "private").glob("checkpoint-*")) if out.exists() else False)
+    os.kill(children_of(running.pid)[1], signal.SIGKILL)
+    error = running.communicate(timeout=300)[1]
+    assert running.returncode == 0, error
+    assert any(line.get("text") == "resumed" for line in recorded(out))
+    assert verify(out / "release").passed
