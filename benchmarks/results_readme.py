@@ -84,10 +84,10 @@ def how_good(rows: Sequence[Headline], checked: bool) -> list[str]:
     words = (
         "FID: how far 60,000 generated images are from real test images; less is better. Accuracy: of a small network "
         "that was trained on generated images only, on real test images. The best published figures are of whatever "
-        "method has them. Epsilon is against whoever sees the release, for one record, at delta 1e-5 where nothing "
-        "else is said (the customary one; it is large for 60,000 records), and was recomputed from the certificates by "
-        "two accountants. Every method, with commands, machines, curves and federations: "
-        "[docs/results.md](docs/results.md)."
+        "method has them, as its authors measured them, some accuracies with larger networks. Epsilon is against "
+        "whoever sees the release, for one record, at delta 1e-5 where nothing else is said (the customary one; it is "
+        "large for 60,000 records), and was recomputed from the certificates by two accountants. Every method, with "
+        "commands, machines, curves and federations: [docs/results.md](docs/results.md)."
     )
     if not checked:
         words = f"**FID is provisional** until the check on real data has been run. {words}"

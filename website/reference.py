@@ -30,7 +30,6 @@ GROUPS = {
     "Training": ("train", "resume", "release_early", "TrainOptions", "Budget", "method_names"),
     "Accounts": ("open_account", "read_account", "Account"),
     "Releases": ("load_release", "Release", "verify", "Verification", "Certificate"),
-    "Accounts": ("open_account", "read_account", "Account"),
     "Errors": ("UnderstudyError", "InputError", "BudgetError", "CheckError", "InterruptedRun", "AbortedRun"),
 }
 FURTHER = (  # what the guides import beside the public names
