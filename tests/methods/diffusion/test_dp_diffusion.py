@@ -222,9 +222,9 @@ def test_a_step_shows_the_network_all_draws_of_a_record_as_one_unit(tmp_path, mo
         seen.append((len(examples.images), len(inputs[0])))
         return inputs, loss
 
-    def noted(self: Any, run: Any, network: Any, given: Any, options: Any, *others: Any) -> None:
+    def noted(self: Any, run: Any, network: Any, given: Any, options: Any, *others: Any, **more: Any) -> None:
         assert options.rows == 3
-        genuine(self, run, network, given, options, *others)
+        genuine(self, run, network, given, options, *others, **more)
 
     monkeypatch.setattr(Denoising, "objective", watched)
     monkeypatch.setattr(step.PrivateStep, "__init__", noted)

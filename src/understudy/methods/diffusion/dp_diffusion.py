@@ -111,16 +111,21 @@ _GPU = {
     "privacy": {"batch": 6144, "steps": 330, "embedding_share": 0.275},
     "method": {
         "draws": 16,
-        "learning_rate": 1e-3,
-        "last_rate": 0.05,
+        "learning_rate": 1.5e-3,
+        "last_rate": 0.02,
         "average_decay": 0.98,
         "embedding": {"steps": 3000, "batch": 1000},
         "warm_up": {"steps": 1000, "batch": 1024},
     },
     "runtime": {"precision": "bf16", "micro_batch": 4096},
 }
+# Where noise outweighs what a step learns: a smaller network takes less of it, a smaller batch costs hardly anything.
 _GPU_EPS1 = overlay(
-    _GPU, {"privacy": {"batch": 4096, "steps": 300, "embedding_share": 0.43}, "method": {"learning_rate": 3e-4}}
+    _GPU,
+    {
+        "privacy": {"batch": 1024, "steps": 300, "embedding_share": 0.3},
+        "method": {"learning_rate": 1e-3, "widths": [16, 32, 32]},
+    },
 )
 # For 32x32 images in colour on a graphics card, about half an hour at epsilon 10. A wider network, since colour says
 # more; less for the start, since a mean embedding of colours knows little of shapes; more steps, of fewer draws each.
