@@ -156,24 +156,19 @@ def assembled(processes: int | None, program: str, task: Mapping[str, Any]) -> I
 
 
 def _launcher_store() -> Store:
-    """The meeting place that a launcher names."""
-    from torch.distributed import TCPStore
+    """The meeting place that a launcher names, with keys of its own for every restart: nobody meets the dead."""
+    from torch.distributed import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE") if name not in os.environ]
     if missing:
         raise InputError(f"processes: RANK is set, but {missing[0]} is not; start with torchrun, or set all of them")
-    rank, address = int(os.environ["RANK"]), os.environ["MASTER_ADDR"]
-    hosts = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # torchrun keeps one itself
-    store = TCPStore(address, int(os.environ["MASTER_PORT"]), None, hosts, _JOINING, wait_for_workers=False)
-    return _of_this_attempt(store)
-
-
-def _of_this_attempt(store: Store) -> Store:
-    """Keys of their own for every restart, so that nobody meets the dead."""
-    from torch.distributed import PrefixStore
-
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return PrefixStore(f"understudy-{attempt}", store)
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=_JOINING))
+    except (RuntimeError, ValueError) as error:
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise InputError(f"processes: {place} cannot be reached ({error}); check MASTER_ADDR and MASTER_PORT") from None
+    return PrefixStore(f"understudy-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from understudy.api import TrainOptions, continue_run
 from understudy.cli.data import app
+from understudy.data.dataset import ImageDataset
 from understudy.data.domain import SourceOptions
 from understudy.data.sources import DataOptions, load, write_store
 from understudy.data.store import StoredDataset, new_store
@@ -211,9 +212,10 @@ def test_two_stores_have_one_fingerprint_exactly_if_they_hold_the_same(tmp_path)
     data, other = tiny_data(), tiny_data(seed=1)
     prints = [stored(tmp_path / str(number), each).fingerprint() for number, each in enumerate((data, data, other))]
     assert prints[0] == prints[1] != prints[2]
-    moved = of_people((2, 3))
-    swapped = of_people((3, 2))
-    assert stored(tmp_path / "a", moved).fingerprint() != stored(tmp_path / "b", swapped).fingerprint()
+    people = of_people((2, 3))
+    assert people.people is not None
+    swapped = ImageDataset(people.name, people.domain, people.images, people.labels, people=1 - people.people)
+    assert stored(tmp_path / "a", people).fingerprint() != stored(tmp_path / "b", swapped).fingerprint()
 
 
 # Training
