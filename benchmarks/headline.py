@@ -4,6 +4,8 @@
     python benchmarks/headline.py dp-merf mnist --epsilon 1 --set method.steps=4000
     python benchmarks/headline.py dpgan mnist --epsilon 10 --preset paper-eps10-adaptive --variant paper --run mnist10
     python benchmarks/headline.py gan mnist --preset paper
+    python benchmarks/headline.py dp-merf mnist-writers --epsilon 10 --delta 1e-4 --declare person=column:writer \\
+        --declare nominal_people=539
 
 A long run may go on over several commands and machines: ``--run`` keeps it, ``--seconds`` stops it in time, ``--carry``
 leaves it in a folder as parts of less than 16 MB each, and finds it there again; ``--moved`` says that the copy that
@@ -33,7 +35,7 @@ from typing import Any
 import torch
 
 import understudy as us
-from record import command_line, current_commit, device_name, seconds_on_record
+from record import command_line, current_commit, declared_data, device_name, seconds_on_record
 from understudy.devices import choose_device
 from understudy.evaluate.evaluation import Evaluation, EvaluationConfig, evaluate, with_colour
 from understudy.methods.config import apply_settings
@@ -84,7 +86,7 @@ def train(options: argparse.Namespace, run: Path, device: torch.device) -> dict[
     kept = run / "costs.json"
     if kept.exists():
         return json.loads(kept.read_text())
-    started, data = time.perf_counter(), us.load(options.dataset)
+    started, data = time.perf_counter(), declared_data(options.dataset, options.declared)
     end = started + options.seconds
 
     def late() -> bool:
@@ -178,6 +180,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("dataset")
     parser.add_argument("--epsilon", type=float, help="left out for a method that is not private")
     parser.add_argument("--delta", type=float, default=1e-5)
+    parser.add_argument("--declare", dest="declared", action="append", default=[], help="as of train: person=column:ID")
     parser.add_argument("--set", dest="settings", action="append", default=[], help="group.key=value")
     parser.add_argument("--preset", help="a named config of the method")
     parser.add_argument(

@@ -13,7 +13,15 @@ from typing import Any
 
 import torch
 
+import understudy as us
+from understudy.data.domain import source_options
+from understudy.data.sources import parse_declarations
 from understudy.runs.folder import RunFolder
+
+
+def declared_data(dataset: str, declared: list[str]) -> us.ImageDataset:
+    """The training images, with what was declared of them beyond their catalogue: people, for example."""
+    return us.load(dataset, options=source_options(**parse_declarations(declared)) if declared else None)
 
 
 def device_name(device: torch.device) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import understudy as us
-from record import command_line, current_commit, device_name
+from record import command_line, current_commit, declared_data, device_name
 from understudy.devices import choose_device
 from understudy.engines.records import load_batch
 from understudy.engines.teacher.config import TaughtConfig
@@ -51,7 +51,7 @@ def main() -> None:
 
 def measure(options: argparse.Namespace, budget: us.Budget) -> dict[str, Any]:
     """Train one teacher on the training images, and ask it about all test images."""
-    data, test = us.load(options.dataset), us.load(options.dataset, split="test")
+    data, test = declared_data(options.dataset, options.declared), us.load(options.dataset, split="test")
     plan, device = planned(options, data, budget), choose_device(options.device)
     seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -118,6 +118,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("dataset")
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 10.0])
     parser.add_argument("--delta", type=float, default=1e-5)
+    parser.add_argument("--declare", dest="declared", action="append", default=[], help="as of train: person=column:ID")
     parser.add_argument("--kind", default="linear", choices=["linear", "network"])
     parser.add_argument("--set", dest="settings", action="append", default=[], help="group.key=value")
     parser.add_argument("--device", default="auto")
