@@ -67,7 +67,6 @@ def test_a_run_is_charged_and_the_next_refused_with_exit_code_3(call, opened, ar
     assert str(place) in call("data", "account", "cells").out
     stated = json.loads((place / "release" / "certificate.json").read_text())
     assert (stated["schema"], stated["account"]["name"], stated["account"]["runs"]) == (3, "cells", 1)
-    assert call("verify", place).code == 0
     assert "account cells" in (place / "release" / "README.md").read_text()
     past = call(*again, "--json")
     assert past.code == 0
@@ -105,6 +104,7 @@ def test_a_damaged_account_is_listed_as_such_and_the_others_are_shown(call, open
     assert "restore the file" in listed.err
 
 
+@pytest.mark.slow
 def test_a_run_from_before_the_account_is_added_once_and_by_the_filter(call, arguments, tmp_path):
     assert call(*arguments).code == 0
     place = tmp_path / "run"
@@ -124,9 +124,10 @@ def test_a_run_from_before_the_account_is_added_once_and_by_the_filter(call, arg
 
 @pytest.fixture
 def sweep(tmp_path):
+    """A sweep on enough images that no class drowns in noise, whatever is drawn."""
     random, path = np.random.default_rng(0), tmp_path / "data.npz"
     arrays = {}
-    for split, count in (("train", 60), ("test", 30)):
+    for split, count in (("train", 600), ("test", 30)):
         arrays[f"x_{split}"] = random.integers(0, 256, (count, 8, 8), dtype=np.uint8)
         arrays[f"y_{split}"] = np.arange(count) % 3
     np.savez(path, **arrays)
@@ -142,11 +143,12 @@ def sweep(tmp_path):
         "--set",
         "privacy.noise_multiplier=2",
     ]
-    measured = ["--metrics", "logistic_regression", "--samples", 30]
+    measured = ["--metrics", "logistic_regression", "--samples", 90]
     settings = [part for setting in TINY for part in ("--set", setting)]
     return ["curve", "dp-merf", "--data", path, *declared, *measured, *settings, "--out", tmp_path / "sweep"]
 
 
+@pytest.mark.slow
 def test_a_sweep_that_does_not_fit_as_a_whole_spends_nothing(call, sweep, tmp_path):
     assert call("data", "account", "points", "--epsilon", 3.5, "--delta", 1e-5, "--filter", "gaussian").code == 0
     over = [*sweep, "--over", "method.steps=2,3,4,5", "--account", "points"]
