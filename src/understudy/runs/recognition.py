@@ -1,8 +1,8 @@
 """Which data an account has seen: a private print that only warns their owner, on this machine.
 
-Nothing is decided by it, and nothing of it is published: whether data were seen before depends on the data. The print
-is kept beside the accounts, for their owner alone, and under a key of its own, so that it confirms no guess to whoever
-gets hold of it without the key.
+Nothing is decided by it, and nothing of it is published: whether data were seen before depends on the data. The prints
+are kept beside the accounts, for their owner alone. They are made with a key that lies in a file of its own, so that
+they confirm no guess to whoever gets hold of them alone.
 """
 
 from __future__ import annotations
@@ -60,14 +60,16 @@ def remember(account: str, data: ImageDataset) -> None:
     """
     try:
         with exclusive():
-            key, seen = _read()
-            _write(key, seen)
+            if not _key().exists():
+                write_text(_key(), secrets.token_hex(32) + "\n", private=True)
+            key, _ = _read()
         marks = _print(data, key)  # takes a while, so others need not wait for it
         with exclusive():
-            key, seen = _read()
-            known = seen.setdefault(account, [])
+            _, seen = _read()
+            known = seen.get(account, [])
             if marks not in map(set, known):
-                _write(key, {**seen, account: [*known, sorted(marks)]})
+                changed = {**seen, account: [*known, sorted(marks)]}
+                write_text(_prints(), json.dumps(changed) + "\n", private=True)
     except (UnderstudyError, OSError, ValueError):
         return
 
@@ -79,23 +81,23 @@ def _tell(warn: Callable[[str], None] | None, sentence: str) -> None:
         warnings.warn(sentence, UserWarning, stacklevel=2)
 
 
-def _path() -> Path:
+def _prints() -> Path:
     return accounts_folder() / "seen"
 
 
+def _key() -> Path:
+    return accounts_folder() / "seen.key"
+
+
 def _read() -> tuple[bytes, Seen]:
-    """The key and what was seen; a new key where there is nothing yet."""
-    if not _path().exists():
-        return secrets.token_bytes(32), {}
-    raw = read_object(_path(), "prints of data")
-    seen = raw.get("seen")
-    if not isinstance(seen, dict) or not all(isinstance(each, list) for each in seen.values()):
-        raise ValueError(f"{_path()} is damaged")
-    return bytes.fromhex(str(raw.get("key"))), seen
-
-
-def _write(key: bytes, seen: Seen) -> None:
-    write_text(_path(), json.dumps({"key": key.hex(), "seen": seen}) + "\n", private=True)
+    """The key and what was seen; nothing was where there is no key."""
+    if not _key().exists():
+        return b"", {}
+    key = bytes.fromhex(_key().read_text(encoding="utf-8").strip())
+    seen = read_object(_prints(), "prints of data") if _prints().exists() else {}
+    if not all(isinstance(each, list) for each in seen.values()):
+        raise ValueError(f"{_prints()} is damaged")
+    return key, seen
 
 
 def _print(data: ImageDataset, key: bytes) -> set[str]:
