@@ -77,7 +77,7 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "a run that is resumed does not ask its account",
         API,
-        "        with reserved(booking, folder, description, ledger):\n",
+        "        with reserved(book_again(description.account, method, plan, base), folder, description, ledger):\n",
         "        with reserved(None, folder, description, ledger):\n",
         f"{_ACCOUNTS}::test_a_run_that_ended_before_its_reservation_makes_it_when_it_is_resumed",
     ),

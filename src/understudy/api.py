@@ -30,7 +30,7 @@ from understudy.privacy.ledger import Ledger
 from understudy.privacy.plan import Plan, remarked
 from understudy.progress import Audience
 from understudy.release.folders import CERTIFICATE, SIGNATURE
-from understudy.runs.accounts import book
+from understudy.runs.accounts import book, book_again
 from understudy.runs.copies import RunIdentity
 from understudy.runs.description import (
     RunDescription,
@@ -87,8 +87,8 @@ def train(
 
     A method without privacy (``gan``) takes no budget: pass None. Its release is stamped and never verifies.
 
-    Privacy: the plan is fixed and written to the ledger before the first private read; the certificate charges the
-    larger of planned and executed. An interrupted run continues with ``resume``.
+    Privacy: the plan is fixed and written to the ledger before the first private read, and before that reserved in
+    ``options.account``; the certificate charges the larger of planned and executed. ``resume`` continues a run.
     """
     options, implementation = options or TrainOptions(), get_method(method)
     config = configure(implementation, options.config or {}, options.preset)
@@ -253,7 +253,7 @@ def start_run(
     data = source.open()
     plan = _affordable_plan(implementation, config, data.domain, check_budget(implementation, budget))
     if options.account is not None:
-        book(options.account, implementation, plan, options.seed).check()  # before anybody is asked anything
+        book(options.account, implementation, plan, options.seed).checked()  # before anybody is asked anything
     if options.before is not None:
         options.before(plan)
     with watch() as (listener, stop):
@@ -334,9 +334,9 @@ def _begin(
     folder, device = RunFolder(out), choose_device(plan.config.runtime.device)
     check_memory(plan.memory_bytes, device)
     certificate = None if base is None else base.certificate
-    booking = None if options.account is None else book(options.account, method, plan, options.seed, certificate)
-    if booking is not None:
-        booking.check()
+    booking = None
+    if options.account is not None:
+        booking = book(options.account, method, plan, options.seed, certificate).checked()
     warn_past_accounts(data, options.account, options.warn)
     make_folder(out, "run")
     with locked(out):
@@ -361,8 +361,7 @@ def _begin(
         )
         write_description(folder, description, data)
         with reserved(booking, folder, description, ledger, new=True):
-            if booking is not None:
-                remember(booking.account.name, data)
+            remember(options.account, data)
             return _finish(method, Run(out, plan, data, ledger, Randomness(options.seed), device), options)
 
 
@@ -385,10 +384,7 @@ def _continue(
         confirm_place(folder, description, options.moved)
         ledger = Ledger.open(folder.ledger)
         ledger.note("resumed")
-        account, booking = description.account, None
-        if account is not None:
-            booking = replace(book(account.name, method, plan, description.seed, base), account=account)
-        with reserved(booking, folder, description, ledger):
+        with reserved(book_again(description.account, method, plan, base), folder, description, ledger):
             run = Run(folder.path, plan, data, ledger, Randomness(description.seed), device)
             return _finish(method, run, options)
 

@@ -203,14 +203,15 @@ def test_a_run_that_is_killed_anywhere_is_resumed_with_one_reservation(account, 
 def test_two_runs_for_the_last_room_one_of_them_is_refused_and_its_folder_can_be_used_again(tmp_path, monkeypatch):
     """Both saw room; the second to reserve is refused under the lock, and leaves no run behind."""
     open_account("tiny", Budget(0.4, 1e-5), rule="gaussian")
-    checked = Booking.check
+    checked = Booking.checked
 
     def and_another_comes(self):
         checked(self)
-        monkeypatch.setattr(Booking, "check", checked)
+        monkeypatch.setattr(Booking, "checked", checked)
         tiny_train("dp-merf", tiny_data(), tmp_path / "first", account="tiny")
+        return self
 
-    monkeypatch.setattr(Booking, "check", and_another_comes)
+    monkeypatch.setattr(Booking, "checked", and_another_comes)
     with pytest.raises(BudgetError, match="1 more run would bring tiny"):
         tiny_train("dp-merf", tiny_data(), tmp_path / "second", account="tiny")
     assert len(account_of("tiny").entries) == 1

@@ -21,7 +21,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -279,9 +279,10 @@ class Booking:
     charge: Charge
     returnable: bool = True  # False: others than this process may have spent (the clients of a federation)
 
-    def check(self) -> None:
-        """Refuse now what would be refused later, before anything is made."""
+    def checked(self) -> Booking:
+        """The same; what would be refused later is refused now, before anything is made."""
         _same(self.account).check(self.charge)
+        return self
 
     def reserve(self, run: str, folder: Path, ledger: Ledger, late: bool = False) -> None:
         """Reserve the whole plan for a run, once: a run that has its reservation keeps it.
@@ -369,6 +370,13 @@ def book(
     charge = filters.charge(account.terms, events, (claim, delta), first=base is None)
     reference = AccountName(name=name, identity=account.identity)
     return Booking(reference, plan.method, events, charge, returnable=plan.limits is None)
+
+
+def book_again(
+    account: AccountName | None, method: Chargeable, plan: Plan, base: Certificate | None = None
+) -> Booking | None:
+    """The booking of a run that is resumed, in the very account that it was begun with."""
+    return None if account is None else replace(book(account.name, method, plan, base=base), account=account)
 
 
 def late_booking(

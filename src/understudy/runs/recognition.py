@@ -53,11 +53,13 @@ def warn_past_accounts(data: ImageDataset, account: str | None, warn: Callable[[
             )
 
 
-def remember(account: str, data: ImageDataset) -> None:
-    """Keep the print of data that are charged to an account.
+def remember(account: str | None, data: ImageDataset) -> None:
+    """Keep the print of data that are charged to an account, if they are to any.
 
     Privacy: it stays in a file of the owner. That it cannot be kept stops no run, because nothing rests on it.
     """
+    if account is None:
+        return
     try:
         with exclusive():
             if not _key().exists():
