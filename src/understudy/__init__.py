@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from understudy.data.domain import Domain
     from understudy.data.sources import from_hugging_face, load
     from understudy.errors import AbortedRun, BudgetError, CheckError, InputError, InterruptedRun, UnderstudyError
+    from understudy.methods.choice import choose
     from understudy.methods.registry import method_names
     from understudy.privacy.budget import Budget
     from understudy.privacy.certificate import Certificate
@@ -44,6 +45,7 @@ __all__ = [
     "TrainOptions",
     "UnderstudyError",
     "Verification",
+    "choose",
     "from_arrays",
     "from_hugging_face",
     "load",
@@ -72,6 +74,7 @@ _HOME = {  # where each name lives; imported when it is first used, so that `imp
     "TrainOptions": "api",
     "UnderstudyError": "errors",
     "Verification": "release.verify",
+    "choose": "methods.choice",
     "from_arrays": "data.arrays",
     "from_hugging_face": "data.sources",
     "load": "data.sources",

@@ -22,6 +22,7 @@ from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.files import file_sha256, make_folder
 from understudy.following import lead
 from understudy.methods.base import Method, check_budget, configure
+from understudy.methods.choice import AUTO, Choice, settled
 from understudy.methods.config import build_config, overlay
 from understudy.methods.registry import ANNOTATED, get_method, method_names
 from understudy.privacy.budget import Budget
@@ -75,6 +76,8 @@ class TrainOptions:
     before: Callable[[Plan], None] | None = None  # of ``start_run``: hears of the plan before it is begun, may refuse
     account: str | None = None  # what the whole plan is reserved in before anything is computed from the data
     warn: Callable[[str], None] | None = None  # hears what concerns the owner alone; None: a Python warning
+    time: float | None = None  # seconds that one is ready to wait; for ``auto``, which leaves out what takes longer
+    chosen: Callable[[Choice], None] | None = None  # hears what ``auto`` chose, before anything is spent
 
 
 # From data to a release
@@ -85,14 +88,14 @@ def train(
 ) -> Release:
     """Train ``method`` on private ``data`` within ``budget``; the run lives in ``out``, its release in ``out/release``.
 
-    A method without privacy (``gan``) takes no budget: pass None. Its release is stamped and never verifies.
+    ``auto`` stands for the method that is chosen by public facts (``choose``); run and certificate name that one. One
+    without privacy (``gan``) takes no budget: pass None. Its release is stamped and never verifies.
 
     Privacy: the plan is fixed and written to the ledger before the first private read, and before that reserved in
     ``options.account``; the certificate charges the larger of planned and executed. ``resume`` continues a run.
     """
-    options, implementation = options or TrainOptions(), get_method(method)
-    config = configure(implementation, options.config or {}, options.preset)
-    plan = _affordable_plan(implementation, config, data.domain, check_budget(implementation, budget))
+    options = options or TrainOptions()
+    implementation, plan = _planned(method, data.domain, budget, options)
     return _begin(implementation, plan, data, Path(out), options)
 
 
@@ -248,10 +251,10 @@ def start_run(
 
     Privacy: as ``train``.
     """
-    implementation = get_method(method)
-    config = configure(implementation, options.config or {}, options.preset)
+    if method != AUTO:
+        configure(get_method(method), options.config or {}, options.preset)
     data = source.open()
-    plan = _affordable_plan(implementation, config, data.domain, check_budget(implementation, budget))
+    implementation, plan = _planned(method, data.domain, budget, options)
     if options.account is not None:
         book(options.account, implementation, plan, options.seed).checked()  # before anybody is asked anything
     if options.before is not None:
@@ -311,7 +314,15 @@ def continue_run(
 # The life of a run
 
 
+def _planned(name: str, domain: Domain, budget: Budget | None, options: TrainOptions) -> tuple[Method, Plan]:
+    """A method and its plan; where none is named, of the one that is chosen for what is declared."""
+    name, config, preset = settled(name, domain, budget, options)
+    method = get_method(name)
+    return method, _affordable_plan(method, configure(method, config, preset), domain, check_budget(method, budget))
+
+
 def _affordable_plan(method: Method, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
+    budget = budget.settled(domain.nominal_units)
     plan = remarked(method.plan(config, domain, budget))
     if plan.epsilon > budget.epsilon:
         raise BudgetError(

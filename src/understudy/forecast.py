@@ -5,6 +5,7 @@ The one place for what methods were measured on: whoever measures one on larger 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from understudy.errors import InputError
 
 if TYPE_CHECKING:
+    from understudy.methods.choice import Choice
     from understudy.privacy.plan import Plan
 
 Shape = tuple[int, int, int]  # channels, height, width
@@ -74,6 +76,49 @@ def announce(plan: Plan, consent: Consent, say: Callable[[str], None]) -> None:
         say(f"warning: {sentence}")
     if is_long:
         consent.obtain()
+
+
+def introduce(choice: Choice) -> str:
+    """Two sentences: what ``auto`` chose and why; what to expect, and how long it takes."""
+    candidate, runs = choice.chosen.candidate, choice.chosen.runs
+    parts = [f"preset {candidate.preset}"] if candidate.preset else []
+    parts += [f"{share:g} of epsilon for its {part}" for part, share in candidate.shares.items()]
+    settings = f" ({', '.join(parts)})" if parts else ""
+    signals, sets = [run.signal for run in runs], sorted({run.dataset for run in runs})
+    counted = f"{len(runs)} run{'s' if len(runs) > 1 else ''} on {' and '.join(sets)}"
+    between = f"{min(signals):,.0f}" + (f" to {max(signals):,.0f}" if max(signals) > min(signals) else "")
+    signal = f"epsilon times {'people' if choice.plan.domain.nominal_people else 'records'} per class is"
+    where_best = f"{counted}" if choice.near else f"the nearest, {counted}"
+    why = f"of what fits it did best in {where_best} ({signal} {between} there, {choice.signal:,.0f} here)"
+    why = why if choice.near else f"nothing like your data was measured, and {why}"
+    low, high = (max(0, round(100 * share)) for share in choice.chosen.recovered)
+    share = f"{low} %" if low == high else f"{low} to {high} %"
+    labels = "" if choice.plan.domain.labelled else ", where there are labels"
+    where = "on this CPU" if choice.on_cpu else "on this graphics card"
+    return (
+        f"auto chooses {candidate.method}{settings} for images of {_words(choice.plan.domain.shape)}: {why}. Expect a "
+        f"classifier trained on its images to recover {share} of what real images give{labels}, and to wait about "
+        f"{duration(choice.seconds)} {where}."
+    )
+
+
+def seconds_of(text: str) -> float:
+    """``90s``, ``20m``, ``2h`` or ``1h30m`` in seconds."""
+    match = re.fullmatch(r"(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,7})s)?", text.strip().lower())
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    total = 3600 * hours + 60 * minutes + seconds
+    if total == 0:
+        raise InputError(f"time: {text!r} is no time to wait; pass for example 90s, 20m or 1h30m")
+    return float(total)
+
+
+def usual_delta_in_words(plan: Plan) -> str:
+    """Which delta was taken, where nobody named one."""
+    domain = plan.domain
+    return (
+        f"delta: {plan.budget.delta:g}, a tenth of one over the declared {domain.nominal_units:,} "
+        f"{'records' if domain.nominal_people is None else 'people'} and at most 1e-05, since --delta was left out"
+    )
 
 
 def warnings(plan: Plan) -> tuple[str, ...]:

@@ -78,6 +78,20 @@ Moved = Annotated[
     bool, typer.Option("--moved", help="With --resume: OUT is a copy, and no other copy of the run is continued.")
 ]
 AllMoved = Annotated[bool, typer.Option("--moved", help="OUT is a copy, and no other copy of its runs is continued.")]
+MethodName = Annotated[
+    str,
+    typer.Argument(
+        help="One of `understudy methods`; auto, or none: chosen for what you declare, by what was measured."
+    ),
+]
+Delta = Annotated[
+    float | None,
+    typer.Option("--delta", help="Privacy budget: delta. A tenth of one over the units, at most 1e-5, unless given."),
+]
+Time = Annotated[
+    str | None,
+    typer.Option("--time", metavar="20m", help="How long you are ready to wait; auto leaves out what takes longer."),
+]
 Account = Annotated[
     str | None,
     typer.Option(
@@ -168,11 +182,17 @@ def read_settings(path: Path | None, settings: Sequence[str] | None, device: str
 
 
 def parse_budget(method: Method, epsilon: float | None, delta: float | None) -> Budget:
-    """The budget of a run: both figures for a private method, neither for one that is not."""
+    """The budget of a run: for a private method epsilon and perhaps delta, neither for one that is not."""
     from understudy.methods.base import check_budget
-    from understudy.privacy.budget import stated_budget
 
-    return check_budget(method, stated_budget(epsilon, delta))
+    return check_budget(method, open_budget(epsilon, delta))
+
+
+def open_budget(epsilon: float | None, delta: float | None) -> Budget | None:
+    """The budget as it was stated; delta may be left to the declared units."""
+    from understudy.privacy.budget import OpenBudget, stated_budget
+
+    return OpenBudget(epsilon) if epsilon is not None and delta is None else stated_budget(epsilon, delta)
 
 
 def parse_labels(text: str | None, class_names: Sequence[str] | None = None) -> list[int] | None:

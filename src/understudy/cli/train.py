@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -13,11 +14,14 @@ import typer
 
 from understudy.cli import options as common
 from understudy.files import make_folder
-from understudy.forecast import Consent, announce
+from understudy.forecast import Consent, announce, introduce, seconds_of, usual_delta_in_words
 from understudy.progress import watch_run
 from understudy.runs.folder import RunFolder
 
 if TYPE_CHECKING:
+    from understudy.data.sources import DataOptions
+    from understudy.methods.choice import Choice
+    from understudy.privacy.budget import Budget
     from understudy.privacy.plan import Plan
     from understudy.release.release import Release
 
@@ -26,11 +30,11 @@ NAME = "train"
 
 
 def command(
-    method: Annotated[str, typer.Argument(help="One of `understudy methods`.")],
     data: common.Data,
     out: common.Out,
+    method: common.MethodName = "auto",
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="Privacy budget: epsilon.")] = None,
-    delta: Annotated[float | None, typer.Option("--delta", help="Privacy budget: delta.")] = None,
+    delta: common.Delta = None,
     records: common.Records = None,
     classes: common.Classes = None,
     shape: common.Shape = None,
@@ -42,6 +46,7 @@ def command(
     device: common.Device = None,
     seed: common.Seed = None,
     account: common.Account = None,
+    time: common.Time = None,
     resume: common.Resume = False,
     moved: common.Moved = False,
     processes: Annotated[
@@ -57,17 +62,21 @@ def command(
 ) -> None:
     """Train a private generator within a budget and write its release.
 
+    Without a method it chooses one for what you declare, says which and why, and never looks at the data for that.
     It first says how long that takes here, and asks before it begins what takes more than an hour on a CPU.
     Without a budget only a method that is not private can be trained; its release is stamped and never verifies.
     """
     from understudy.api import TrainOptions, continue_run, start_run
     from understudy.distributed import assembled, restarted
     from understudy.following import PROGRAM, follow
-    from understudy.methods.registry import get_method
+    from understudy.methods.choice import AUTO
 
     source = common.data_options(data, records, classes, shape, declare, skip_broken)
     settled = common.read_settings(config, settings, device)
     common.refuse_moved_alone(moved, resume)
+    patience = None if time is None else seconds_of(time)
+    if not resume:
+        source, budget = _checked(method, source, (epsilon, delta), settled, preset)
     if restarted() and RunFolder(out).begun:  # by a launcher, after a process had died
         resume, settled, seed, preset = True, {}, None, None
     with assembled(processes, PROGRAM, {"source": asdict(source)}) as team:
@@ -76,24 +85,53 @@ def command(
             return
         if resume:
             options = TrainOptions(config=settled, seed=seed, preset=preset, moved=moved, team=team)
-            asked = {"method": method, "epsilon": epsilon, "delta": delta, "account": account}
+            named = None if method == AUTO else method
+            asked = {"method": named, "epsilon": epsilon, "delta": delta, "account": account}
             release = continue_run(out, source, asked, options, watch_run)
         else:
-            foreseen = partial(_before, out, yes)
+            foreseen = partial(_before, out, yes, delta is None)
             options = TrainOptions(settled, seed, command=common.command_line(), preset=preset, before=foreseen)
             options = replace(options, account=account, warn=common.warn, team=team)
-            budget = common.parse_budget(get_method(method), epsilon, delta)
+            options = replace(options, time=patience, chosen=_tell_choice)
             release = start_run(method, source, budget, out, options, watch_run)
     _tell(release, out, as_json)
 
 
-def _before(out: Path, yes: bool, plan: Plan) -> None:
+def _checked(
+    method: str,
+    source: DataOptions,
+    figures: tuple[float | None, float | None],
+    config: Mapping[str, Any],
+    preset: str | None,
+) -> tuple[DataOptions, Budget]:
+    """Budget and data, as far as they can be checked before any image is read; pictures get a shape where auto asks."""
+    from understudy.data.check import refuse_undeclared
+    from understudy.methods.choice import AUTO, refuse_settings, stated, usual_shape
+    from understudy.methods.registry import get_method
+
+    if method != AUTO:
+        budget = common.parse_budget(get_method(method), *figures)
+        refuse_undeclared(source)
+        return source, budget
+    refuse_settings(config, preset)
+    budget = stated(common.open_budget(*figures))
+    refuse_undeclared(source)
+    return usual_shape(source), budget
+
+
+def _tell_choice(choice: Choice) -> None:
+    typer.echo(introduce(choice), err=True)
+
+
+def _before(out: Path, yes: bool, without_delta: bool, plan: Plan) -> None:
     """What is said before anything is spent; a folder that cannot be used is refused before any question."""
     nearest = next(place for place in (out, *out.absolute().parents) if place.exists())
     if nearest == out and out.is_dir():
         RunFolder(out).refuse_occupied()
     elif not (nearest.is_dir() and os.access(nearest, os.W_OK)):
         make_folder(out, "run")  # which says why it cannot
+    if without_delta and plan.private:
+        typer.echo(usual_delta_in_words(plan), err=True)
     announce(plan, Consent(agreed=yes), lambda sentence: typer.echo(sentence, err=True))
 
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from understudy.data.catalog import is_known
 from understudy.data.columns import normalise_ids, shorten
 from understudy.data.domain import Declared
 from understudy.data.folder import sub_folders
 from understudy.data.pictures import Broken, Item, decoded, describe, quiet_decoders, shown
-from understudy.data.sources import entered, existing, items_of, read_arrays
+from understudy.data.sources import DataOptions, entered, existing, items_of, read_arrays
 from understudy.data.store import is_store, open_store
 from understudy.errors import InputError, one_line
 
@@ -92,6 +93,40 @@ def check_source(source: str | Path, split: str, declared: Declared) -> SourceCh
     table = items_of(path, split, declared)
     found = _check_items(path, shown(table.items, table.rows, f"files of {path.name}"), declared)
     return replace(found, folders=undeclared)
+
+
+def refuse_undeclared(source: DataOptions) -> None:
+    """Where size or classes are not declared: say what the source holds, and that what is declared becomes public.
+
+    Files are counted and none is decoded, so that the answer is quick.
+
+    Privacy: see the module; the error is for the owner who called the command.
+    """
+    options = source.source_options()
+    path = None if is_known(source.source) else existing(source.source)
+    if path is None or is_store(path):
+        return
+    said = options.unlabelled or options.clients or options.person or options.class_names or options.label
+    folders = [] if source.classes or said or not path.is_dir() else sub_folders(entered(path, "train"))
+    missing = [] if source.records else ["records (--records N)"]
+    missing += ["classes (--classes N, or --declare unlabelled=true)"] if folders else []
+    if not missing:
+        return
+    named = [folder.name for folder in folders]
+    inner = f" in {len(named)} sub-folders ({shorten(named)})" if named else ""
+    raise InputError(
+        f"{missing[0].split()[0]}: the number of {' and of '.join(missing)} is not declared; {path} holds "
+        f"{_counted(path, source)}{inner}. What you declare becomes public with the certificate and need not be exact, "
+        "so pass a figure that is known anyway, or round it"
+    )
+
+
+def _counted(path: Path, source: DataOptions) -> str:
+    """How many images there are, as far as that can be told without decoding them."""
+    declared = Declared(options=source.source_options()).with_options(unlabelled=True, label=None, class_names=None)
+    arrays = read_arrays(path, "train", declared.options)
+    number = len(arrays.images) if arrays is not None else items_of(path, "train", declared).rows
+    return "images" if number is None else f"{number:,} images"
 
 
 def _check_items(path: Path, items: Any, declared: Declared) -> SourceCheck:

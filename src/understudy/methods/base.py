@@ -207,7 +207,7 @@ def check_budget(method: Method, budget: Budget | None) -> Budget:
     """The budget to plan with: a private method needs one, and a method without privacy cannot keep any."""
     if method.private and (budget is None or isinstance(budget, NoBudget)):
         raise InputError(
-            "budget: --epsilon and --delta are needed to start a run; pass for example --epsilon 10 --delta 1e-5"
+            "budget: --epsilon is needed to start a run; pass for example --epsilon 10 (and --delta, if not the usual)"
         )
     if not method.private and not (budget is None or isinstance(budget, NoBudget)):
         raise InputError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from understudy.errors import InputError
 
 _LARGEST = sys.float_info.max
+_LARGEST_USUAL_DELTA = 1e-5
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,31 @@ class Budget:
             raise InputError(f"epsilon: {self.epsilon} is not a positive finite number; pass for example epsilon=10")
         if not (isinstance(self.delta, (int, float)) and 0 < self.delta < 1):
             raise InputError(f"delta: {self.delta} does not lie strictly between 0 and 1; pass for example delta=1e-5")
+
+    def settled(self, units: int) -> Budget:
+        """The budget for so many declared units: this one."""
+        return self
+
+
+def usual_delta(units: int) -> float:
+    """A tenth of one over the declared units, at most 1e-5; of two digits, rounded down.
+
+    Delta may mean that one unit is exposed outright, so it must stay well below one over their number. It follows from
+    a declared figure, so it is public.
+    """
+    digits = 10.0 ** (math.floor(math.log10(0.1 / units)) - 1)
+    return min(_LARGEST_USUAL_DELTA, float(f"{math.floor(0.1 / units / digits + 1e-9) * digits:.1e}"))
+
+
+@dataclass(frozen=True)
+class OpenBudget(Budget):
+    """Epsilon alone: delta follows from the declared units, once they are known."""
+
+    delta: float = _LARGEST_USUAL_DELTA  # the most it can be
+
+    def settled(self, units: int) -> Budget:
+        """With the usual delta."""
+        return Budget(self.epsilon, usual_delta(units))
 
 
 @dataclass(frozen=True)
