@@ -13,11 +13,15 @@ from hypothesis.extra import numpy as arrays
 from scipy import stats
 
 from understudy.api import TrainOptions, resume, train
+from understudy.data.arrays import from_arrays
+from understudy.data.domain import Domain
 from understudy.engines.embedding import means as mean_embedding
 from understudy.engines.embedding.config import EmbeddingConfig
-from understudy.engines.embedding.means import Embedding, Fit, NoisyMeans
+from understudy.engines.embedding.means import Embedding, Fit, NoisyMeans, tinted_frequencies
 from understudy.errors import BudgetError, InputError
 from understudy.files import read_tensors
+from understudy.methods.base import configure
+from understudy.methods.registry import get_method
 from understudy.models.generator import GeneratorConfig, build_generator
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, NoSampling
@@ -259,3 +263,76 @@ def test_raw_values_outside_the_range_are_pulled_back_where_the_output_is_cut():
     torch.nn.init.constant_(last.bias, 3.0)
     Fit(generator, embedding, target, EmbeddingConfig(batch=6)).loss(torch.Generator().manual_seed(0)).backward()
     assert last.bias.grad.item() > 0, "a pixel of 3 is pulled down"
+
+
+# Colour
+
+
+COLOUR = Domain(shape=(3, 16, 16), classes=2, nominal_records=100)
+
+
+def test_a_quarter_of_the_frequencies_are_tinted_in_colour_and_what_was_decided_earlier_means_what_it_meant():
+    grey = COLOUR.model_copy(update={"shape": (1, 16, 16)})
+    assert EmbeddingConfig().decided(COLOUR, 1.0).tinted == 0.25
+    assert EmbeddingConfig().decided(grey, 1.0).tinted == 0.0
+    assert EmbeddingConfig(tinted=0.2, length_scales=(0.3,)).decided(COLOUR, 1.0).tinted == 0.2
+    before = EmbeddingConfig(frequencies=10, length_scales=(0.25,))  # as a plan decided it that knew no tinted ones
+    assert before.decided(COLOUR, 1.0).tinted == 0.0
+    again = EmbeddingConfig().decided(COLOUR, 1.0)
+    assert again.decided(COLOUR, 1.0) == again
+
+
+def test_a_tinted_frequency_sees_the_mean_colour_of_one_place_and_nothing_else():
+    seen = tinted_frequencies((3, 16, 8), 300, torch.Generator().manual_seed(0)).T.view(300, 3, 16, 8)
+    inside = seen.abs().sum(dim=1) > 0
+    assert sorted(set(inside.sum(dim=(1, 2)).tolist())) == [4 * 2, 8 * 4, 16 * 8]
+    assert inside.any(dim=0).all(), "places lie everywhere"
+    colours = seen.sum(dim=(2, 3))
+    where = inside.float() / inside.sum(dim=(1, 2), keepdim=True)
+    torch.testing.assert_close(seen, colours[:, :, None, None] * where[:, None])
+
+
+def test_images_of_two_colours_are_not_taken_for_images_of_the_colour_between(tmp_path):
+    """Same outline, same mean image: frequencies over all pixels see a tenth of it."""
+    random = torch.Generator().manual_seed(0)
+    outline = torch.zeros(3, 16, 16)
+    outline[:, 4:12, 4:12] = 0.6
+    tint = torch.tensor([0.08, 0.0, -0.08])[:, None, None] * (outline > 0)
+    both, between = torch.stack([outline + tint, outline - tint]), torch.stack([outline, outline])
+
+    def apart(frequencies: torch.Tensor) -> float:
+        embedding = Embedding(frequencies, 0.02)
+        return float((embedding(both).mean(dim=0) - embedding(between).mean(dim=0)).square().sum())
+
+    tinted = apart(tinted_frequencies((3, 16, 16), 2000, random))
+    over_all = apart(torch.randn(768, 2000, generator=random) / (0.25 * 768**0.5))
+    assert tinted > 10 * over_all
+
+
+def test_a_run_in_colour_keeps_its_frequencies_and_every_record_has_norm_one(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    data = from_arrays(images, np.arange(40) % 2, classes=2, records=40)
+    release = tiny_train("dp-merf", data, tmp_path / "run", method={"frequencies": 60})
+    assert release.method_config["method"]["tinted"] == 0.25
+    (kept,) = read_tensors(next((tmp_path / "run").rglob("*frequencies*")))[0].values()
+    assert kept.shape == (192, 60)
+    flat = kept.view(3, 8, 8, 60).flatten(1, 2).std(dim=1).min(dim=0).values < 1e-6
+    assert flat.sum() == 5, "of fifteen tinted ones every third sees the whole image"
+    rows = Embedding(kept, 0.02)(torch.from_numpy(data.images).float() / 255)
+    assert rows.norm(dim=1).sub(1).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["dp-merf", "dp-merf-ae"])
+def test_the_preset_for_colour_spends_the_budget_fits_a_card_and_takes_minutes(name):
+    method, cifar = get_method(name), Domain(shape=(3, 32, 32), classes=10, nominal_records=50_000)
+    plan = method.plan(configure(method, {}, "gpu-colour"), cifar, Budget(10, 1e-5))
+    assert 9.99 < plan.epsilon <= 10
+    assert plan.memory_bytes < 40 * 2**30
+    assert plan.seconds_on_gpu < 10 * 60
+
+
+def test_a_config_without_tinted_frequencies_is_written_as_before_there_were_any():
+    grey = COLOUR.model_copy(update={"shape": (1, 16, 16)})
+    assert "tinted" not in EmbeddingConfig().decided(grey, 1.0).model_dump(mode="json")
+    for config in (EmbeddingConfig(tinted=0.0), EmbeddingConfig().decided(COLOUR, 1.0)):
+        assert EmbeddingConfig.model_validate(config.model_dump(mode="json")) == config

@@ -5,6 +5,8 @@ frequencies w_1..w_F, drawn without looking at the data,
 
     phi(x) = [cos(w_1 x), ..., cos(w_F x), sin(w_1 x), ..., sin(w_F x)] / sqrt(F),        |phi(x)| = 1.
 
+In colour a part of the frequencies are tinted: w_f x is a mean colour of a place in the image. The norm is the same.
+
 The data are read once, for the class-wise sum  S = sum_i e(y_i) (x) [sqrt(1-a) phi(x_i), sqrt(a)], to which Gaussian
 noise is added. The constant last feature makes the noisy class sizes a part of the same release. Everything after it is
 post-processing. Methods with features of other kinds share the release and the fit.
@@ -34,6 +36,7 @@ from understudy.runs.run import Run
 
 _REPORTS = 100
 _NUMBERS_AT_ONCE = 2**26  # of the sums of some people
+_TINT = 0.05  # a difference of mean colours, in parts of the range, that tinted frequencies see clearly
 
 
 class Features(Protocol):
@@ -279,10 +282,34 @@ def _cut(raw: Tensor) -> Tensor:
 
 
 def _draw_frequencies(run: Run, settings: EmbeddingConfig) -> Tensor:
-    channels, height, width = run.plan.domain.shape
-    pixels = channels * height * width
+    """Frequencies (pixels, count) over all pixels at the length scales, then tinted ones. No record is looked at."""
+    domain, random = run.plan.domain, run.randomness.generator()
     assert settings.frequencies is not None, "decided by the plan"
     assert settings.length_scales is not None, "decided by the plan"
-    scales = torch.tensor(settings.length_scales) * pixels**0.5
-    of_frequency = scales[torch.arange(settings.frequencies) % len(scales)]
-    return torch.randn(pixels, settings.frequencies, generator=run.randomness.generator()) / of_frequency
+    of_places = round(settings.frequencies * (settings.tinted or 0.0))
+    over_all = settings.frequencies - of_places
+    scales = torch.tensor(settings.length_scales) * domain.values**0.5
+    of_frequency = scales[torch.arange(over_all) % len(scales)]
+    drawn = torch.randn(domain.values, over_all, generator=random) / of_frequency
+    return torch.cat([drawn, tinted_frequencies(domain.shape, of_places, random)], dim=1) if of_places else drawn
+
+
+def tinted_frequencies(shape: tuple[int, int, int], count: int, random: torch.Generator) -> Tensor:
+    """Frequencies (pixels, count) of which each sees the mean colour of one place, and nothing else of an image.
+
+    A place is a quarter, a half or all of either side and lies anywhere. Few numbers decide such a colour, so classes
+    and images that differ in it are told apart though they are alike in most pixels.
+    """
+    channels, *sides = shape
+    colours = torch.randn(count, channels, generator=random) / (_TINT * channels**0.5)
+    corners = torch.rand(count, 2, generator=random)
+    parts = torch.tensor([4, 2, 1])[torch.arange(count) % 3]
+    inside = []
+    for side, corner in zip(sides, corners.T, strict=True):
+        length = side // parts
+        first = (corner * (side - length + 1)).long().clamp(max=side - 1)
+        place = torch.arange(side)
+        inside.append((place >= first[:, None]) & (place < (first + length)[:, None]))
+    where = (inside[0][:, :, None] & inside[1][:, None, :]).float()
+    where /= where.sum(dim=(1, 2), keepdim=True)
+    return (colours[:, :, None, None] * where[:, None]).flatten(1).T.contiguous()
