@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from understudy.cli import options as common
+from understudy.forecast import introduce
 from understudy.progress import watch_run
 from understudy.runs.folder import RunFolder
 
 NAME = "demo"
-_METHOD, _EPSILON, _DELTA = "dp-merf", 10.0, 1e-5
+_EPSILON = 10.0
 _SAMPLES = 5000
-_SETTINGS = ("method.frequencies=1000", "method.steps=400", "method.batch=200")  # small images need little
+_PATIENCE = 60.0  # seconds that training may take
 
 
 def command(
@@ -31,7 +33,7 @@ def command(
         typer.echo(text, err=as_json)
 
     run = out / "run"
-    say(f"1/5  train {_METHOD} on the bundled digits, epsilon {_EPSILON:g}, delta {_DELTA:g}")
+    say(f"1/5  train on the bundled digits, epsilon {_EPSILON:g}; the method is chosen by what is public")
     _train(run, say)
     say(f"2/5  draw {_SAMPLES} samples")
     _sample(run, out / "samples.npz")
@@ -55,19 +57,19 @@ def _train(run: Path, say: Callable[[str], None]) -> None:
 
     from understudy.api import TrainOptions, continue_run, start_run
     from understudy.data.sources import DataOptions
-    from understudy.privacy.budget import Budget
+    from understudy.methods.choice import AUTO
+    from understudy.privacy.budget import OpenBudget
 
     torch.set_num_threads(1)  # as quick for images this small, and not slowed down by whatever else is running
     source, folder = DataOptions("digits"), RunFolder(run)
     if folder.released:
         say(f"     {run} holds a finished run; it is used again (remove {run.parent} for a fresh one)")
     elif folder.begun:
-        asked = {"method": _METHOD, "epsilon": _EPSILON, "delta": _DELTA}
-        continue_run(run, source, asked, TrainOptions(), watch_run)
+        continue_run(run, source, {"epsilon": _EPSILON}, TrainOptions(), watch_run)
     else:
-        settings = common.read_settings(None, _SETTINGS)
-        options = TrainOptions(config=settings, command=common.command_line(), warn=common.warn)
-        start_run(_METHOD, source, Budget(_EPSILON, _DELTA), run, options, watch_run)
+        options = TrainOptions(command=common.command_line(), warn=common.warn, time=_PATIENCE)
+        options = replace(options, chosen=lambda choice: say(f"     {introduce(choice)}"))
+        start_run(AUTO, source, OpenBudget(_EPSILON), run, options, watch_run)
 
 
 def _sample(run: Path, destination: Path) -> None:
