@@ -67,9 +67,9 @@ runs, so alone they take a fraction of that.
 SHORT_HEAD = """\
 Where a method has several rows at one epsilon, this is the one of the least FID (without accuracy: of the largest
 Inception score); all rows, with their commands, are below. Here all but `dp-cgan`, `dp-hp`, `dp-merf-ae` and
-`fedavg-gan` start from a noisy mean embedding as that of `dp-merf`, and none is more than about one point more accurate
-than `dp-merf` alone; the published systems have no such start. The rows `paper-adaptive` and `random-start` do without
-it (MNIST, epsilon 10, one run each).
+`fedavg-gan` start from a noisy mean embedding as that of `dp-merf`, and of these none but `dp-diffusion` is more than
+about one point more accurate than `dp-merf` alone; the published systems have no such start. The rows `paper-adaptive`
+and `random-start` do without it (MNIST, epsilon 10, one run each).
 """
 PROVISIONAL = """
 The check of FID on real data (training against test images of MNIST should score 1.02, `benchmarks/fid_check.py`) has
