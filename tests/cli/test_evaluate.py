@@ -58,9 +58,6 @@ def test_colour_is_scored_by_two_networks_whose_sizes_are_stated(
     assert re.search(r"^resnet .* guessing .*, \d,\d+ parameters\)$", answer.out, re.MULTILINE)
     kept = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert kept["resnet_accuracy"] == kept["figures"][1]["value"]
-    call("report", tmp_path / "run", "--to", tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert f"Residual network ({kept['figures'][1]['parameters']:,} parameters)" in page
 
 
 @pytest.mark.slow

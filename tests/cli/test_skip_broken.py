@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,9 +61,8 @@ def test_a_run_trains_plans_and_is_evaluated_without_the_broken_files(call: Call
     assert "skip_broken: 2 of at most 3 broken files left out" in answer.err
     certificate = json.loads((tmp_path / "run" / "release" / "certificate.json").read_text())
     assert "skip_broken: 3" in certificate["assumed_public"]
-    with_data = call("plan", "dp-merf", *declared, *BUDGET, "--skip-broken", 3, "--json").json()
-    without = ["--records", 12, "--declare", "class_names=ill,well", "--shape", "3x8x8", *BUDGET, "--skip-broken", 3]
-    assert call("plan", "dp-merf", *without, "--json").json() == with_data
+    plan = call("plan", "dp-merf", "--records", 12, *BUDGET, "--set", "privacy.noise_multiplier=1", "--skip-broken", 3)
+    assert re.search(r"^assumed public +skip_broken: 3$", plan.out, re.MULTILINE), "as the certificate will state it"
     scoring = ["evaluate", tmp_path / "run", "--data", cells, "--test-data", cells, "--metrics", "gaussian_nb"]
     assert "b1.png: corrupt" in call.refused(*scoring)
     scored = call(*scoring, "--skip-broken", 2, "--samples", 40, "--no-cache", "--no-reference", "--json").json()

@@ -175,11 +175,13 @@ def test_scores_stand_beside_chance_and_real_images(run: Path, tmp_path: Path):
     worth = {**beside, "verdict": "recovers 28 % of what real images give"}
     figures = [
         {"name": "cnn", "value": 0.345, "accuracy": 0.345, "yardstick": worth},
+        {"name": "resnet", "value": 0.4, "accuracy": 0.4, "parameters": 1_228_074},
         {"name": "mlp", "value": 0.3, "accuracy": 0.3, "yardstick": "broken"},
     ]
     (run / "evaluation.json").write_text(json.dumps({"figures": figures, "samples": 500, "stamp": STAMP}))
     text = write_report([run], tmp_path / "report.html").read_text()
     assert "recovers 28 % of what real images give (guessing 10.0 %, real images 97.5 %)" in text
+    assert "Residual network (1,228,074 parameters)" in text
     known = write_run(tmp_path / "known", name="mnist")  # published figures stand in a table of their own
     (known / "evaluation.json").write_text((run / "evaluation.json").read_text())
     assert "CNN: recovers 28 %" in write_report([known], tmp_path / "report.html").read_text()

@@ -322,7 +322,7 @@ def test_a_run_in_colour_keeps_its_frequencies_and_every_record_has_norm_one(tmp
     assert rows.norm(dim=1).sub(1).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("name", ["dp-merf", "dp-merf-ae"])
+@pytest.mark.parametrize("name", ["dp-merf", pytest.param("dp-merf-ae", marks=pytest.mark.slow)])
 def test_the_preset_for_colour_spends_the_budget_fits_a_card_and_takes_minutes(name):
     method, cifar = get_method(name), Domain(shape=(3, 32, 32), classes=10, nominal_records=50_000)
     plan = method.plan(configure(method, {}, "gpu-colour"), cifar, Budget(10, 1e-5))
