@@ -106,11 +106,13 @@ def _checked(
 ) -> tuple[DataOptions, Budget]:
     """Budget and data, as far as they can be checked before any image is read; pictures get a shape where auto asks."""
     from understudy.data.check import refuse_undeclared
+    from understudy.methods.base import configure
     from understudy.methods.choice import AUTO, refuse_settings, stated, usual_shape
     from understudy.methods.registry import get_method
 
     if method != AUTO:
         budget = common.parse_budget(get_method(method), *figures)
+        configure(get_method(method), config, preset)
         refuse_undeclared(source)
         return source, budget
     refuse_settings(config, preset)
