@@ -30,6 +30,7 @@ _BESIDE = {f"{name}.md": f"{name.lower()}.md" for name in ("CONTRIBUTING", "SECU
 _BESIDE |= {"README.md": "index.md"}
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 _CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
+_ELSEWHERE = "files/"  # where other files that are linked lie on the site
 _EACH_METHOD = "methods/"  # in the navigation: stands for the pages of all methods
 
 
@@ -52,7 +53,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, address, content=(ROOT / name).read_text(encoding="utf-8")))
     for path in sorted((ROOT / "benchmarks/results").iterdir()):
         files.append(File.generated(config, f"measured/{path.name}", abs_src_path=str(path)))
+    for name in sorted(linked_files()):
+        files.append(File.generated(config, site_address(name), abs_src_path=str(ROOT / name)))
     return files
+
+
+def linked_files() -> set[str]:
+    """Files of the repository that a guide links to and that lie neither in ``docs/`` nor among the results."""
+    found = set()
+    for page in (ROOT / "docs").glob("**/*.md"):
+        source = page.relative_to(ROOT).as_posix()
+        for link in _LINK.finditer(_CODE.sub("", page.read_text(encoding="utf-8"))):
+            if not re.match(r"[a-z]+:", link[2]):
+                found.add(posixpath.normpath(posixpath.join(posixpath.dirname(source), link[2])))
+    return {path for path in found if site_address(path).startswith(_ELSEWHERE)}
 
 
 def generated_pages() -> Iterator[tuple[str, str]]:
@@ -93,6 +107,8 @@ def site_address(path: str) -> str:
         return "measured/" + posixpath.basename(path)
     if path.startswith("docs/"):
         return path.removeprefix("docs/").replace(".ipynb", ".md")
+    if (ROOT / path).is_file() and not path.endswith(".md"):
+        return _ELSEWHERE + path
     raise PluginError(f"{path} is linked from the docs and has no place on the site: see website/hooks.py")
 
 

@@ -148,7 +148,8 @@ def test_a_link_to_what_has_no_place_on_the_site_stops_the_build(monkeypatch: py
     assert hooks.site_address("docs/privacy.md") == "privacy.md"
     assert hooks.site_address("benchmarks/results/x.png") == "measured/x.png"
     with pytest.raises(exceptions.PluginError, match="has no place on the site"):
-        hooks.site_address("src/understudy/api.py")
+        hooks.site_address("src/understudy/no_such_file.py")
+    assert hooks.site_address("src/understudy/api.py") == "files/src/understudy/api.py"
 
 
 def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path):
