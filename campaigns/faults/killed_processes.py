@@ -59,9 +59,13 @@ def campaign(home: Path, kills: int, chance: random.Random) -> dict[str, object]
     for number in range(kills):
         processes = chance.choice((2, 3))
         running = start(out, processes, resume=(out / "run.json").exists())
-        wait_until_busy(out, running)
-        time.sleep(chance.uniform(0, LONGEST))
-        victim = chance.choice([running.pid, *children_of(running.pid)])
+        try:
+            wait_until_busy(out, running)
+            time.sleep(chance.uniform(0, LONGEST))
+            victim = chance.choice([running.pid, *children_of(running.pid)])
+        except BaseException:
+            running.kill()  # the others end with it
+            raise
         told["leader" if victim == running.pid else "follower"] += 1
         os.kill(victim, signal.SIGKILL)
         sentence = running.communicate(timeout=120)[1].strip().splitlines()[-1:]
