@@ -129,15 +129,15 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "an account is opened anew with other terms",
         ACCOUNTS,
-        "        if _path(name).exists():\n",
+        "        if _path(name).exists() or _path(name).is_symlink():\n",
         "        if not name:\n",
         f"{_ACCOUNTS}::test_an_account_is_opened_once_and_its_terms_never_change",
     ),
     bug(
         "an account is readable by everybody",
         ACCOUNTS,
-        'json.dumps(content, indent=1) + "\\n", private=True)',
-        'json.dumps(content, indent=1) + "\\n")',
+        "    write_text(_path(account.name), text, private=True)\n",
+        "    write_text(_path(account.name), text)\n",
         f"{_ACCOUNTS}::test_an_account_is_for_its_owner_alone_whatever_the_umask",
     ),
     bug(
@@ -174,5 +174,33 @@ BUGS: tuple[Bug, ...] = (
         "heapq.nsmallest(_KEPT, set(_marks(data, key)))",
         "heapq.nsmallest(0, set(_marks(data, key)))",
         f"{_ACCOUNTS}::test_the_owner_is_warned_where_data_of_an_account_go_past_it_and_nothing_of_that_is_written",
+    ),
+    bug(
+        "what a gaussian filter has come to is stated as a guarantee",
+        FILTERS,
+        '    return terms.epsilon if terms.filter == "gaussian" else epsilon, terms.delta\n',
+        "    return epsilon, terms.delta\n",
+        f"{_FILTERS}::test_what_a_gaussian_filter_has_come_to_is_no_guarantee_and_not_stated",
+    ),
+    bug(
+        "a total that is stated at a smaller delta than it holds for",
+        FILTERS,
+        "(not alone and statement.total_delta != terms.delta):\n",
+        "(not alone and statement.total_delta > terms.delta):\n",
+        f"{_STATEMENTS}::test_a_statement_that_cannot_be_true_is_refused",
+    ),
+    bug(
+        "a run that is resumed on an account that does not count it",
+        ACCOUNTS,
+        "    if asked is not None and (begun is None or begun.name != asked):\n",
+        "    if asked is not None and begun is not None and begun.name != asked:\n",
+        f"{_ACCOUNTS}::test_a_run_goes_on_with_the_account_it_was_begun_with_and_with_no_other",
+    ),
+    bug(
+        "an account whose delta allows to publish a record",
+        ACCOUNTS,
+        "    if terms.delta * (units or 1) > 1:\n",
+        "    if terms.delta > 1:\n",
+        f"{_ACCOUNTS}::test_a_delta_above_one_over_the_units_promises_nothing",
     ),
 )

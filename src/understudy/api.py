@@ -31,7 +31,7 @@ from understudy.privacy.ledger import Ledger
 from understudy.privacy.plan import Plan, remarked
 from understudy.progress import Audience
 from understudy.release.folders import CERTIFICATE, SIGNATURE
-from understudy.runs.accounts import book, book_again
+from understudy.runs.accounts import book, book_again, check_same_account
 from understudy.runs.copies import RunIdentity
 from understudy.runs.description import (
     RunDescription,
@@ -392,6 +392,7 @@ def _continue(
     device = choose_device(plan.config.runtime.device)
     with locked(folder.path):
         description = read_description(folder)
+        check_same_account(description.account, options.account)
         confirm_place(folder, description, options.moved)
         ledger = Ledger.open(folder.ledger)
         ledger.note("resumed")

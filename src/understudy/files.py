@@ -26,7 +26,7 @@ from understudy.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LARGEST_JSON = 4 * 2**20  # bytes
+LARGEST_JSON = 4 * 2**20  # bytes
 _LARGEST_INTEGER, _MOST_DIGITS = 2**64 - 1, 20  # inodes, and nodes of Flower, are unsigned
 _DEEPEST = 64
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)  # a string is skipped as a whole
@@ -83,9 +83,9 @@ def read_json(path: Path, what: str) -> Any:
     """The value of a JSON file, read strictly (``decode_json``) and within a size."""
     try:
         with path.open("rb") as file:
-            content = file.read(_LARGEST_JSON + 1)
-        if len(content) > _LARGEST_JSON:
-            raise InputError(f"{what}: {path} is larger than {_LARGEST_JSON} bytes; it is not a {what}")
+            content = file.read(LARGEST_JSON + 1)
+        if len(content) > LARGEST_JSON:
+            raise InputError(f"{what}: {path} is larger than {LARGEST_JSON} bytes; it is not a {what}")
         return decode_json(content.decode("utf-8"))
     except OSError as error:
         raise InputError(f"{what}: {path} cannot be read ({error.strerror}); is this a release folder?") from None

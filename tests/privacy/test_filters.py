@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr
 
 from understudy.errors import BudgetError, InputError
-from understudy.privacy import accounting
+from understudy.privacy import accounting, filters
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event, PoissonSampling, RoutedSampling
 from understudy.privacy.filters import Charge, Statement, Terms, allows, charge, check_statement, room, terms_of, total
@@ -128,6 +128,32 @@ def test_choosing_the_second_run_by_the_first_misses_a_delta_that_each_pair_keep
     terms = terms_of(TEN)
     pairs = [[charged(terms, first, first=False), charged(terms, second, first=False)] for second in seconds]
     assert [allows(terms, pair) for pair in pairs] == [False, False]
+
+
+def test_what_a_gaussian_filter_has_come_to_is_no_guarantee_and_not_stated() -> None:
+    """Whoever stops where the loss of the first run is high, and else fills the account, has twice the delta."""
+    terms = terms_of(TEN, rule="gaussian")
+    one, small = Charge(amount=1.0), Charge(amount=1e-9)
+    reached = total(terms, [one, small])[0]
+    rest = filters._capacity(terms) - 1
+    assert reached < 4.5
+    deviations = np.linspace(-9, 12, 20_001)
+    losses = 0.5 + deviations
+    stopped = np.maximum(0, 1 - np.exp(reached - losses))
+    filled = gaussian_delta(10 - losses, math.sqrt(rest))
+    density = np.exp(-(deviations**2) / 2) / math.sqrt(2 * math.pi)
+    missed = np.trapezoid(density * np.where(losses > reached, stopped, filled), deviations)
+    assert missed > 1.9e-5
+    assert filters.stated(terms, [one, small]) == (10, 1e-5)
+    with pytest.raises(InputError, match="promises its terms, 10, and nothing below"):
+        check_statement(stated(terms, reached), [PLAIN], (4.3772, 1e-5))
+    check_statement(stated(terms, 10.0), [PLAIN], (4.3772, 1e-5))
+
+
+def test_of_several_runs_the_delta_of_the_account_is_stated() -> None:
+    claims = [Charge(amount=1.0, delta=1e-6), Charge(amount=2.0, delta=1e-6)]
+    assert filters.stated(terms_of(TEN, rule="sum"), claims) == (3.0, 1e-5)
+    assert filters.stated(terms_of(TEN, rule="sum"), claims[:1]) == (1.0, 1e-6)
 
 
 def test_a_single_run_may_take_all_of_an_account_by_the_numerical_accountants() -> None:
@@ -266,6 +292,13 @@ def test_a_total_of_claims_is_held_against_the_claim() -> None:
     check_statement(stated(terms, 4.3772, runs=1), [PLAIN], (4.3772, 1e-5))
     with pytest.raises(InputError, match="alone cost epsilon"):
         check_statement(stated(terms, 4.0, runs=1), [PLAIN], (4.3772, 1e-5))
+
+
+@pytest.mark.parametrize("rule", ["renyi", "gaussian", "sum"])
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_smaller_delta_than_the_total_holds_for_is_noticed(rule: str, runs: int) -> None:
+    with pytest.raises(InputError, match="is stated at delta 1e-12"):
+        check_statement(stated(terms_of(TEN, rule=rule), 9.0, runs=runs, delta=1e-12), [PLAIN], (4.3772, 1e-5))
 
 
 def test_a_statement_beyond_its_own_terms_is_none() -> None:

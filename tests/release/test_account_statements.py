@@ -57,6 +57,7 @@ def test_several_runs_are_held_against_the_filter(folder: Path) -> None:
     ("fields", "check"),
     [
         ({"total_epsilon": 4.0}, "account"),
+        ({"total_delta": 1e-12}, "account"),
         ({"terms": {"unit": "person"}}, "account"),
         ({"terms": {"adjacency": "replace-one"}}, "account"),
         ({"terms": {"order": 3.45}}, "account"),
@@ -71,6 +72,12 @@ def test_a_statement_that_cannot_be_true_is_refused(folder: Path, fields: dict[s
     result = changed(folder, **fields)
     assert failing(result) == [check]
     assert result.verdict == "refused"
+
+
+def test_an_account_whose_delta_allows_to_publish_a_record_is_not_verified(folder: Path) -> None:
+    result = changed(folder, total_delta=0.5, terms={"delta": 0.5})
+    assert failing(result) == ["account"]
+    assert result.verdict == "consistent"
 
 
 def test_an_account_is_stated_from_schema_3_on(folder: Path) -> None:

@@ -70,7 +70,8 @@ def test_runs_reserve_their_plans_and_the_one_that_does_not_fit_is_refused_and_l
         assert verify(tmp_path / name).passed
     assert [load(tmp_path / name).certificate.account.runs for name in ("first", "second")] == [1, 2]
     plain = [PLAIN.model_copy(update={"noise_multiplier": 10.0})]
-    assert totals == [accounting.certified_epsilon(plain * runs, 1e-5) for runs in (1, 2)]
+    assert totals == [accounting.certified_epsilon(plain, 1e-5), 0.6], "of several runs the terms are the guarantee"
+    assert account_of("tiny").total[0] == accounting.certified_epsilon(plain * 2, 1e-5)
     before = path_of("tiny").read_bytes()
     sentence = (
         r"account: 1 more run would bring tiny to epsilon .* but it allows 0.6 at 1e-05, and 2 runs took .*; nothing"
@@ -91,6 +92,44 @@ def test_the_whole_plan_is_charged_and_a_resumed_run_is_charged_once(account, tm
     finished = resume(tiny_data(), tmp_path / "run")
     assert account_of("tiny").entries == (entry,)
     assert finished.certificate.account == early.certificate.account
+
+
+def test_a_run_goes_on_with_the_account_it_was_begun_with_and_with_no_other(account, tmp_path):
+    open_account("other", TWO_RUNS)
+    interrupt("dp-merf", tiny_data(), tmp_path / "without")
+    interrupt("dp-merf", tiny_data(), tmp_path / "with", account="tiny")
+    for name, begun, asked in (("without", "none", "tiny"), ("with", "tiny", "other")):
+        with pytest.raises(InputError, match=f"{asked} was asked for, but the run was started with {begun}"):
+            resume(tiny_data(), tmp_path / name, TrainOptions(account=asked, warn=quietly))
+    assert (len(account_of("tiny").entries), len(account_of("other").entries)) == (1, 0)
+    resume(tiny_data(), tmp_path / "with", TrainOptions(account="tiny", warn=quietly))
+
+
+def test_a_delta_above_one_over_the_units_promises_nothing(tmp_path):
+    open_account("loose", Budget(1, 0.5))
+    with pytest.raises(InputError, match=r"delta 0.5 of loose is more than one over the \d+ declared units"):
+        tiny_train("dp-merf", tiny_data(), tmp_path / "run", account="loose")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_link_is_no_account(account, tmp_path):
+    """A reservation would be written beside what the link leads to."""
+    path_of("tiny").rename(tmp_path / "shared.json")
+    path_of("tiny").symlink_to(tmp_path / "shared.json")
+    with pytest.raises(InputError, match="is a link"):
+        tiny_train("dp-merf", tiny_data(), tmp_path / "run", account="tiny")
+    path_of("broken").symlink_to(tmp_path / "nowhere.json")
+    for action in (lambda: account_of("broken"), lambda: open_account("broken", TWO_RUNS)):
+        with pytest.raises(InputError, match=r"is a link|is open already"):
+            action()
+
+
+def test_an_account_that_could_not_be_read_again_is_not_written(account, tmp_path, monkeypatch):
+    before = path_of("tiny").read_bytes()
+    monkeypatch.setattr("understudy.runs.accounts.LARGEST_JSON", len(before) + 1)
+    with pytest.raises(BudgetError, match="tiny has no place for more than its 0 runs; nothing was spent"):
+        tiny_train("dp-merf", tiny_data(), tmp_path / "run", account="tiny")
+    assert path_of("tiny").read_bytes() == before
 
 
 def test_a_run_that_fails_before_it_spent_gives_its_reservation_back_and_may_be_resumed(account, tmp_path, monkeypatch):

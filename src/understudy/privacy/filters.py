@@ -71,8 +71,8 @@ class Charge(Strict):
 class Statement(Strict):
     """What a certificate says of its account: the terms, and what was charged when the certificate was written.
 
-    ``total_epsilon`` at ``total_delta`` is what ``runs`` runs may reveal together, that of the certificate among them.
-    Later runs add to it; what stays is that they never exceed the terms.
+    ``total_epsilon`` at ``total_delta`` is what ``runs`` runs may reveal together, that of the certificate among them
+    (``stated``). Later runs add to it; what stays is that they never exceed the terms.
     """
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -163,6 +163,19 @@ def total(terms: Terms, charges: Sequence[Charge]) -> tuple[float, float]:
     return figure, terms.delta
 
 
+def stated(terms: Terms, charges: Sequence[Charge]) -> tuple[float, float]:
+    """What a certificate may say of all charges together: a guarantee, although plans followed from results.
+
+    Privacy: of several runs the delta is that of the account, since how much of it was used may follow from the data.
+    What a ``gaussian`` filter has come to is no guarantee at all: whoever stops where the loss happens to be high makes
+    it miss its delta, so the terms are stated. At one order of Renyi, and by a sum, what was reached is one.
+    """
+    epsilon, delta = total(terms, charges)
+    if len(charges) == 1:
+        return epsilon, min(delta, terms.delta)  # a sum may be off by its last digit
+    return terms.epsilon if terms.filter == "gaussian" else epsilon, terms.delta
+
+
 def allows(terms: Terms, charges: Sequence[Charge]) -> bool:
     """Whether all charges together stay within the terms."""
     epsilon, delta = total(terms, charges)
@@ -196,8 +209,16 @@ def check_statement(statement: Statement, events: Sequence[Event], claim: tuple[
     """
     terms = statement.terms
     _check_neighbours(terms, events)
+    alone = terms.filter == "sum" and statement.runs == 1
+    if (alone and statement.total_delta < claim[1]) or (not alone and statement.total_delta != terms.delta):
+        raise InputError(
+            f"the total of the account is stated at delta {statement.total_delta:g}, but that of its terms is "
+            f"{terms.delta:g}, and that of this release {claim[1]:g}"
+        )
+    if terms.filter == "gaussian" and statement.runs > 1 and statement.total_epsilon != terms.epsilon:
+        raise InputError(f"a gaussian filter promises its terms, {terms.epsilon:g}, and nothing below for several runs")
     if terms.filter == "sum":
-        spent = claim[0] if claim[1] >= statement.total_delta else _fourier(events, statement.total_delta)
+        spent = claim[0]
     else:
         amount = _divergence(events, terms) if terms.filter == "renyi" else _squared_distance(events)
         spent = _epsilon(terms, amount)

@@ -306,13 +306,20 @@ def check_audits(certificate: Certificate) -> Iterator[Check]:
         yield outcome(f"audit {number}", partial(_standing, audit, certificate))
 
 
-def check_account(certificate: Certificate) -> Iterator[Check]:
+def check_account(certificate: Certificate, config: ReleaseConfig | None) -> Iterator[Check]:
     """Whether the total that an account is stated to have reached can be that of the events in this certificate."""
-    account = certificate.account
+    account, headline = certificate.account, certificate.headline
     if account is None or len(certificate.events) > MOST_EVENTS:
         return
-    claim = (certificate.headline.epsilon, certificate.headline.delta)
-    yield outcome("account", lambda: filters.check_statement(account, certificate.events, claim))
+
+    def compare() -> str:
+        said = filters.check_statement(account, certificate.events, (headline.epsilon, headline.delta))
+        if config is not None:
+            terms = headline.model_copy(update={"delta": account.terms.delta})
+            check_delta_size(terms, units_protected(headline, config))
+        return said
+
+    yield outcome("account", compare)
 
 
 def _standing(audit: AuditRecord, certificate: Certificate) -> str:

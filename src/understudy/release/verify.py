@@ -160,7 +160,7 @@ def _verify(place: Path) -> Verification:
         checks.append(Check("guarantee", False, f"none: {certificate.not_private}"))
         return Verification(None, None, None, tuple(checks), stated=stated)
     checks += _check_promise(config, certificate)
-    checks += [*looks.check_audits(certificate), *looks.check_account(certificate)]
+    checks += [*looks.check_audits(certificate), *looks.check_account(certificate, config)]
     epsilon, recomputed, remarks = _recompute(config, certificate)
     headline = certificate.headline
     return Verification(epsilon, headline.delta, headline.epsilon, (*checks, *recomputed), tuple(remarks), stated)

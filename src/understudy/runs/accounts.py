@@ -30,7 +30,7 @@ from pydantic import Field
 
 from understudy.configs import Strict, validated
 from understudy.errors import BudgetError, InputError
-from understudy.files import make_private_folder, open_private, read_object, write_text
+from understudy.files import LARGEST_JSON, make_private_folder, open_private, read_object, write_text
 from understudy.privacy import accounting, filters
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import Certificate, Guarantee
@@ -102,14 +102,14 @@ class Account(Strict):
         """What the certificate of a run says; refused where the account does not know the run."""
         if self.entry(run) is None:
             raise _lost(self.name)
-        epsilon, delta = self.total
+        epsilon, delta = filters.stated(self.terms, self.charges)
         return Statement(
             name=self.name,
             identity=self.identity,
             terms=self.terms,
             runs=len(self.entries),
             total_epsilon=epsilon,
-            total_delta=min(delta, self.terms.delta),  # a sum may be off by its last digit
+            total_delta=delta,
         )
 
     def as_dict(self) -> dict[str, object]:
@@ -158,7 +158,7 @@ def open_account(
     terms = filters.terms_of(budget, unit, adjacency, rule, order)
     account = Account(name=name, identity=secrets.token_hex(16), opened=_today(), terms=terms)
     with exclusive():
-        if _path(name).exists():
+        if _path(name).exists() or _path(name).is_symlink():
             raise InputError(
                 f"account: {name} is open already, and its terms cannot change; choose another name, or see "
                 f"`understudy data account {name}`"
@@ -171,10 +171,15 @@ def read_account(name: str) -> Account:
     """The account as it stands; an error where there is none, or where its file is damaged."""
     _check_name(name)
     path = _path(name)
-    if not path.exists():
+    if not path.exists() and not path.is_symlink():
         raise InputError(
             f"account: {name} is not open here; open it with `understudy data account {name} --epsilon 10 --delta 1e-5 "
             "--unit record`, or see `understudy data accounts`"
+        )
+    if path.is_symlink():
+        raise InputError(
+            f"account: {path} is a link, and a reservation would be written beside what it leads to; move the file "
+            "itself here"
         )
     damaged = "it is damaged, so what was spent is unknown and nothing is charged to it; restore the file"
     try:
@@ -209,7 +214,13 @@ def _path(name: str) -> Path:
 
 def _write(account: Account) -> None:
     content = {**account.model_dump(mode="json", by_alias=True, exclude_none=True), "checksum": _checksum(account)}
-    write_text(_path(account.name), json.dumps(content, indent=1) + "\n", private=True)
+    text = json.dumps(content, indent=1) + "\n"
+    if len(text.encode()) > LARGEST_JSON:
+        raise BudgetError(
+            f"account: {account.name} has no place for more than its {counted(len(account.entries) - 1)}; nothing was "
+            "spent, so open another account for what its room leaves"
+        )
+    write_text(_path(account.name), text, private=True)
 
 
 def _checksum(account: Account) -> str:
@@ -361,6 +372,7 @@ def book(
     if seed is not None:
         raise InputError("account: noise that a seed repeats can be removed; leave --seed out, or --account")
     _check_countable(account, plan.method, plan.events, plan.limits is not None)
+    _check_delta(account, plan)
     events, delta = _with_base(account, plan.events, base), plan.budget.delta
     claim = math.nan  # nobody asks for it
     if plan.limits is not None:
@@ -377,6 +389,15 @@ def book_again(
 ) -> Booking | None:
     """The booking of a run that is resumed, in the very account that it was begun with."""
     return None if account is None else replace(book(account.name, method, plan, base=base), account=account)
+
+
+def check_same_account(begun: AccountName | None, asked: str | None) -> None:
+    """Refuse another account than the one that a run was begun with: it would count nothing of it."""
+    if asked is not None and (begun is None or begun.name != asked):
+        raise InputError(
+            f"account: {asked} was asked for, but the run was started with {begun.name if begun else 'none'}; leave it "
+            f"out, or add the run to it with `understudy data account {asked} --add RUN`"
+        )
 
 
 def late_booking(
@@ -407,6 +428,17 @@ def _check_countable(account: Account, method: str, events: Sequence[Event], lim
         raise InputError(
             f"account: delta of {method} pays for the limits of its clients too, which {account.name} with its filter "
             f"{account.terms.filter} cannot count; open another account with --filter sum"
+        )
+
+
+def _check_delta(account: Account, plan: Plan) -> None:
+    """Refuse a delta above one over the units: it would allow to publish one of them as it is."""
+    domain, terms = plan.domain, account.terms
+    units = domain.nominal_clients if terms.unit == "client" else domain.nominal_units
+    if terms.delta * (units or 1) > 1:
+        raise InputError(
+            f"account: delta {terms.delta:g} of {account.name} is more than one over the {units} declared units of "
+            f"this run, and promises nothing; open another account with --delta {0.1 / (units or 1):.1g}"
         )
 
 
