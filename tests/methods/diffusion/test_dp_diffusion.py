@@ -190,7 +190,7 @@ def test_the_preset_for_colour_trains_and_draws_colour(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
     data = from_arrays(images, np.arange(40) % 2, classes=2, records=40)
     config = {
-        "privacy": {"batch": 8, "steps": 2},
+        "privacy": {"batch": 8, "steps": 2, "noise_multiplier": 5.0, "embedding_noise_multiplier": 5.0},
         "method": {
             "widths": [8, 8, 8],
             "draws": 2,
