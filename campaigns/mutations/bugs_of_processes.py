@@ -106,4 +106,11 @@ BUGS: tuple[Bug, ...] = (
         '    text = json.dumps({**facts, "columns": {}}, sort_keys=True, separators=(",", ":"))\n',
         f"{_STORE}::test_two_stores_have_one_fingerprint_exactly_if_they_hold_the_same",
     ),
+    bug(
+        "a process that does not know the secret of the others gets their sums",
+        "distributed.py",
+        "        if not known or not hmac.compare_digest(bytes(answer.tolist()), proofs[0]):\n",
+        "        if not known and self.size == 0:\n",
+        "tests/methods/test_processes.py::test_one_that_does_not_know_the_secret_is_noticed_by_all_others",
+    ),
 )

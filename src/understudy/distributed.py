@@ -7,20 +7,26 @@ They are started by ``--processes N`` on one machine, or by a launcher that sets
 MASTER_PORT (torchrun, Slurm, Kubernetes).
 
 Privacy: all processes belong to the owner of the data. What they send each other is private and not encrypted: on one
-machine it stays on the loopback interface; between machines the network must be the owner's.
+machine it stays on the loopback interface; between machines the network must be the owner's. Before anything private is
+sent, each proves to the leader, and the leader to each, that it knows a secret that only they were told; a launcher
+hands it down in ``UNDERSTUDY_TEAM_SECRET``, and without one nobody is asked.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
+import secrets
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +41,8 @@ MOST_PROCESSES = 1024
 _PATIENCE = timedelta(days=7)  # the leader may fit an embedding for long; one that dies is noticed at once
 _JOINING = timedelta(minutes=10)
 _LEAVING = 10.0  # seconds
+_SECRET = "UNDERSTUDY_TEAM_SECRET"
+_NONCE = 32  # bytes
 
 
 class TeamEnded(UnderstudyError):
@@ -103,6 +111,29 @@ class Team:
             with suppress(TeamEnded):
                 self.give(torch.zeros(2, dtype=torch.int64))
 
+    def prove(self, secret: str) -> None:
+        """Refuse to go on with a process that does not know the secret; the secret itself is not sent.
+
+        Privacy: other users of a machine can connect to its ports. They get random numbers and keyed digests of them.
+        """
+        import torch
+
+        numbers = torch.zeros(self.size, _NONCE, dtype=torch.int64)
+        numbers[self.rank] = torch.tensor(list(secrets.token_bytes(_NONCE)))
+        self.total(numbers)
+        self.give(numbers)
+        shown = bytes(numbers.flatten().tolist())
+        proofs = [hmac.digest(secret.encode(), f"{rank}:".encode() + shown, "sha256") for rank in range(self.size)]
+        found = self.compare(proofs[self.rank] if not self.leads else bytes(_NONCE))
+        answer = torch.tensor(list(proofs[0]), dtype=torch.int64)
+        known = not self.leads or all(map(hmac.compare_digest, found[1:], proofs[1:]))
+        self.give(answer if known else answer.zero_())
+        if not known or not hmac.compare_digest(bytes(answer.tolist()), proofs[0]):
+            raise InputError(
+                "processes: one that answered does not belong to this run, so nothing was sent to it; try again, and "
+                "look for who else is on this machine or network"
+            )
+
     def compare(self, digest: bytes) -> list[bytes]:
         """Everybody's 32 bytes, one after the other, for the leader to compare."""
         import torch
@@ -144,7 +175,8 @@ def assembled(processes: int | None, program: str, task: Mapping[str, Any]) -> I
             raise InputError(
                 f"processes: {processes} were asked for, but a launcher started {launched}; leave --processes out"
             )
-        with _joined(_launcher_store(), int(os.environ["RANK"]), launched) as team:
+        secret = os.environ.get(_SECRET, "")
+        with _joined(_launcher_store(), int(os.environ["RANK"]), launched, secret) as team:
             yield team
     elif processes is not None and not 1 <= processes <= MOST_PROCESSES:
         raise InputError(f"processes: {processes}; pass a number from 1 to {MOST_PROCESSES}")
@@ -172,7 +204,10 @@ def _launcher_store() -> Store:
 
 
 @contextmanager
-def _joined(store: Store, rank: int, size: int) -> Iterator[Team]:
+def _joined(
+    store: Store, rank: int, size: int, secret: str, lost: Callable[[], bool] = lambda: False
+) -> Iterator[Team]:
+    """The team, once all have come; ``lost`` says whether one never will."""
     import torch
     from torch import distributed
 
@@ -183,7 +218,10 @@ def _joined(store: Store, rank: int, size: int) -> Iterator[Team]:
     if cards:
         torch.cuda.set_device(local % cards)
     here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    if here == size:  # whatever the environment says: nothing leaves the machine
+        os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     backend = "cpu:gloo,cuda:nccl" if cards >= here else "gloo"  # NCCL wants a card for each process
+    _wait_for_all(store, rank, size, lost)
     try:
         distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
     except RuntimeError as error:
@@ -191,10 +229,29 @@ def _joined(store: Store, rank: int, size: int) -> Iterator[Team]:
             f"processes: number {rank} of {size} cannot reach the others ({error}); check the network"
         ) from None
     try:
-        yield Team(rank, size)
+        team = Team(rank, size)
+        if secret:
+            team.prove(secret)
+        yield team
     finally:
         with suppress(RuntimeError):
             distributed.destroy_process_group()
+
+
+def _wait_for_all(store: Store, rank: int, size: int, lost: Callable[[], bool]) -> None:
+    """Wait until everybody is at the meeting place; an error where somebody is gone, or does not come."""
+    store.set(f"here-{rank}", "yes")
+    deadline = time.monotonic() + _JOINING.total_seconds()
+    while True:
+        try:
+            store.wait([f"here-{other}" for other in range(size)], timedelta(seconds=1))
+        except RuntimeError:  # not all of them yet
+            if lost() or time.monotonic() > deadline:
+                raise InputError(
+                    f"processes: not all of the {size} came, so nothing was begun; what they say above tells why"
+                ) from None
+        else:
+            return
 
 
 @contextmanager
@@ -206,17 +263,17 @@ def _started(size: int, program: str, task: Mapping[str, Any]) -> Iterator[Team]
     import torch
     from torch.distributed import FileStore
 
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    threads = max(1, len(os.sched_getaffinity(0)) // size)
+    threads, secret = max(1, len(os.sched_getaffinity(0)) // size), secrets.token_hex(32)
     with tempfile.TemporaryDirectory(prefix="understudy-") as folder:
         meeting = Path(folder, "meeting")
         followers = list[subprocess.Popen[bytes]]()
         try:
             for rank in range(1, size):
-                place = {"meeting": str(meeting), "rank": rank, "size": size}
+                place = {"meeting": str(meeting), "rank": rank, "size": size, "secret": secret}
                 followers.append(_start(program, threads, {**task, **place}))
             torch.set_num_threads(threads)
-            with _joined(FileStore(str(meeting), size), 0, size) as team:
+            gone = partial(_one_ended, followers)
+            with _joined(FileStore(str(meeting), size), 0, size, secret, gone) as team:
                 yield team
         finally:
             for process in followers:
@@ -236,6 +293,10 @@ def _start(program: str, threads: int, task: Mapping[str, Any]) -> subprocess.Po
     return process
 
 
+def _one_ended(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
+    return any(process.poll() is not None for process in processes)
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     """One that was dismissed ends by itself; another is ended."""
     try:
@@ -250,10 +311,16 @@ def meeting(task: Mapping[str, Any]) -> Iterator[Team]:
     """The team of a process that ``assembled`` started."""
     from torch.distributed import FileStore
 
-    with _joined(FileStore(task["meeting"], task["size"]), task["rank"], task["size"]) as team:
+    with _joined(FileStore(task["meeting"], task["size"]), task["rank"], task["size"], task["secret"]) as team:
         yield team
 
 
 def restarted() -> bool:
     """Whether a launcher started this process again, after one of them had died."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return "RANK" in os.environ and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def on_several_machines() -> bool:
+    """Whether a launcher started processes elsewhere too."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    return "RANK" in os.environ and os.environ.get("LOCAL_WORLD_SIZE", size) != size

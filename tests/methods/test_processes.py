@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,56 @@ def test_a_launcher_that_started_another_number_is_believed(monkeypatch):
     with pytest.raises(InputError, match="2 were asked for, but a launcher started 3"), assembled(2, "", {}):
         pass
     with pytest.raises(InputError, match="RANK is set, but MASTER_ADDR is not"), assembled(None, "", {}):
+        pass
+
+
+# Who belongs to it
+
+
+def test_processes_that_know_the_secret_go_on():
+    for size in (2, 3):
+        together(size, lambda team: team.prove("secret"), lambda team: team.prove("secret"), dismiss=False)
+
+
+@pytest.mark.parametrize("stranger", [0, 1, 2])
+def test_one_that_does_not_know_the_secret_is_noticed_by_all_others(stranger):
+    """Nobody goes on with it, whoever it claims to be; a leader that does not know it convinces no follower."""
+    noticed, done = {}, threading.Barrier(3, timeout=60)
+
+    def prove(team):
+        try:
+            team.prove("guessed" if team.rank == stranger else "secret")
+        except InputError as error:
+            noticed[team.rank] = str(error)
+        done.wait()
+
+    together(3, prove, prove, dismiss=False)
+    assert set(noticed) >= {0, 1, 2} - {stranger}
+    assert all("does not belong to this run, so nothing was sent to it" in sentence for sentence in noticed.values())
+
+
+def test_what_proves_the_secret_is_not_the_same_twice_and_not_the_secret():
+    sent = []
+
+    def watched(team):
+        class Watched(type(team)):
+            def total(self, tensor):
+                sent.append(bytes(tensor[self.rank].tolist()))
+                super().total(tensor)
+
+        Watched(team.rank, team.size, team.meeting).prove("secret")
+
+    for _ in range(2):
+        together(2, watched, lambda team: team.prove("secret"), dismiss=False)
+    together(2, lambda team: team.prove("secret"), watched, dismiss=False)
+    shown = [each for each in sent if any(each)]
+    assert len(set(shown)) == len(shown)
+    assert not any(b"secret" in each for each in shown)
+
+
+def test_a_process_that_never_comes_is_not_waited_for():
+    sentence = "not all of the 2 came, so nothing was begun"
+    with pytest.raises(InputError, match=sentence), assembled(2, "no.such.program", {}):
         pass
 
 

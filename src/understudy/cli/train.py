@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from understudy.cli import options as common
+from understudy.errors import InputError
 from understudy.files import make_folder
 from understudy.forecast import Consent, announce, introduce, seconds_of, usual_delta_in_words
 from understudy.progress import watch_run
@@ -67,7 +68,7 @@ def command(
     Without a budget only a method that is not private can be trained; its release is stamped and never verifies.
     """
     from understudy.api import TrainOptions, continue_run, start_run
-    from understudy.distributed import assembled, restarted
+    from understudy.distributed import assembled, on_several_machines, restarted
     from understudy.following import PROGRAM, follow
     from understudy.methods.choice import AUTO
 
@@ -79,6 +80,11 @@ def command(
         source, budget = _checked(method, source, (epsilon, delta), settled, preset)
     if restarted() and RunFolder(out).begun:  # by a launcher, after a process had died
         resume, settled, seed, preset = True, {}, None, None
+    elif restarted() and on_several_machines():
+        raise InputError(
+            f"processes: started again, but {out} holds no run here, so what was spent may be on record on another "
+            "machine; put --out on a volume that all of them see, or start anew"
+        )
     with assembled(processes, PROGRAM, {"source": asdict(source)}) as team:
         if not team.leads:
             follow(team, source)
