@@ -67,10 +67,11 @@ class DpMerf(Method):
         config = config.model_copy(update={"method": settings})
         pixels, frequencies = domain.values, settings.frequencies or 0
         work = 12.0 * settings.steps * settings.batch * pixels * frequencies
+        drawn = settings.steps * settings.batch * pixels * settings.width / 32  # on a processor the network takes most
         costs = Costs(
             steps=settings.steps,
             memory_bytes=int(8 * frequencies * (pixels + 4 * config.runtime.micro_batch)) + 500 * 2**20,
-            seconds=work / 5e10 + settings.steps * 5e-3,
+            seconds=drawn * 9.5e-7 + work / 3e11 + settings.steps * 5e-3,
             seconds_on_gpu=work / 5e13 + settings.steps * 5e-3,
         )
         return finish_plan(self, config, domain, budget, lambda noise: (embedding_event(noise),), costs)
