@@ -5,8 +5,9 @@
     python benchmarks/choices.py --check             fails where that file is not what --table would write
 
 A run trains a candidate on the first N images of a data set and scores a CNN, trained on generated images alone, by
-real test images. Finished runs are in ``results/choices-cpu.json`` and are not made again. What a graphics card does is
-taken from the rows of ``headline.py`` in ``results/``. Malaria cells and CIFAR-10 stay out: they test the choice.
+real test images; it is made once, on one thread, and ``cpu_seconds`` is the time of that thread's work. Finished runs
+are in ``results/choices-cpu.json`` and are not made again. What a graphics card does is taken from the rows of
+``headline.py`` in ``results/``. Malaria cells and CIFAR-10 stay out: they test the choice.
 """
 
 from __future__ import annotations
@@ -137,7 +138,8 @@ def measure_all(end: float, datasets: Sequence[str], commit: str | None) -> None
                 return
             rows.append({**measure(candidate, cell), "commit": commit})
             device = device_name(torch.device("cpu"))
-            _CPU_ROWS.write_text(json.dumps({"device": device, "real": real, "rows": rows}, indent=1) + "\n")
+            about = {"device": device, "command": "python benchmarks/choices.py", "commit": commit, "real": real}
+            _CPU_ROWS.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
             print(rows[-1], flush=True)
 
 
