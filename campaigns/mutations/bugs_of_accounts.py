@@ -5,7 +5,7 @@ from __future__ import annotations
 from .planting import Bug, Patch, bug
 
 FILTERS, ACCOUNTS, API = "privacy/filters.py", "runs/accounts.py", "api.py"
-DESCRIPTION, RECOGNITION = "runs/description.py", "runs/recognition.py"
+BOOKINGS, DESCRIPTION, RECOGNITION = "runs/bookings.py", "runs/description.py", "runs/recognition.py"
 _FILTERS, _ACCOUNTS = "tests/privacy/test_filters.py", "tests/runs/test_accounts.py"
 _STATEMENTS = "tests/release/test_account_statements.py"
 _REFUSED = f"{_ACCOUNTS}::test_runs_reserve_their_plans_and_the_one_that_does_not_fit_is_refused_and_leaves_nothing"
@@ -20,14 +20,14 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "an annotator counts as the first run on its data",
-        ACCOUNTS,
+        BOOKINGS,
         "(claim, delta), first=base is None)\n",
         "(claim, delta), first=True)\n",
         f"{_ACCOUNTS}::test_an_annotator_pays_for_the_generator_too_unless_the_account_has_paid_for_it",
     ),
     bug(
         "a generator from elsewhere is annotated for the price of the annotator",
-        ACCOUNTS,
+        BOOKINGS,
         "    if base is None or _holds(account, base):\n",
         "    if base is None or not events or account.name:\n",
         f"{_ACCOUNTS}::test_an_annotator_pays_for_the_generator_too_unless_the_account_has_paid_for_it",
@@ -83,7 +83,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "room is looked for before the lock and not under it",
-        ACCOUNTS,
+        BOOKINGS,
         "            account.check(self.charge)\n            place",
         "            place",
         f"{_ACCOUNTS}::test_two_runs_for_the_last_room_one_of_them_is_refused_and_its_folder_can_be_used_again",
@@ -97,7 +97,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "a reservation of which something was spent is given back",
-        ACCOUNTS,
+        BOOKINGS,
         "        if not self.returnable or _has_spent(ledger):\n",
         "        if not self.returnable:\n",
         f"{_ACCOUNTS}::test_a_run_that_broke_down_after_it_spent_stays_charged",
@@ -108,14 +108,14 @@ BUGS: tuple[Bug, ...] = (
             Patch(
                 DESCRIPTION, "        if new:\n            with suppress", "        if True:\n            with suppress"
             ),
-            Patch(ACCOUNTS, "        if not self.returnable or _has_spent(ledger):\n", "        if False:\n"),
+            Patch(BOOKINGS, "        if not self.returnable or _has_spent(ledger):\n", "        if False:\n"),
         ),
         f"{_ACCOUNTS}::test_a_copy_that_is_refused_does_not_give_back_what_the_other_copy_uses",
     ),
     bug(
         "an account that lost the reservation of a run that has spent goes on",
-        ACCOUNTS,
-        "            if _has_spent(ledger) and not late:\n                raise _lost(account.name)\n",
+        BOOKINGS,
+        "            if _has_spent(ledger) and not late:\n                raise lost_reservation(account.name)\n",
         "",
         f"{_ACCOUNTS}::test_an_account_that_was_restored_from_an_older_copy_is_noticed_by_a_run_that_has_spent",
     ),
@@ -142,14 +142,14 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "an account pays for a figure that was computed without noise",
-        ACCOUNTS,
+        BOOKINGS,
         "    if method.publishes_data_dependent_claims(plan.config):\n",
         "    if not plan.private and method.publishes_data_dependent_claims(plan.config):\n",
         f"{_ACCOUNTS}::test_a_figure_without_noise_is_paid_for_by_no_account",
     ),
     bug(
         "a federation is charged without what its limits cost",
-        ACCOUNTS,
+        BOOKINGS,
         '    if limited and account.terms.filter != "sum":\n',
         "    if limited and not account.name:\n",
         f"{_ACCOUNTS}::test_a_federation_is_charged_by_its_claim_where_claims_are_added",
@@ -191,14 +191,14 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "a run that is resumed on an account that does not count it",
-        ACCOUNTS,
+        BOOKINGS,
         "    if asked is not None and (begun is None or begun.name != asked):\n",
         "    if asked is not None and begun is not None and begun.name != asked:\n",
         f"{_ACCOUNTS}::test_a_run_goes_on_with_the_account_it_was_begun_with_and_with_no_other",
     ),
     bug(
         "an account whose delta allows to publish a record",
-        ACCOUNTS,
+        BOOKINGS,
         "    if terms.delta * (units or 1) > 1:\n",
         "    if terms.delta > 1:\n",
         f"{_ACCOUNTS}::test_a_delta_above_one_over_the_units_promises_nothing",

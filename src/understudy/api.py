@@ -31,7 +31,7 @@ from understudy.privacy.ledger import Ledger
 from understudy.privacy.plan import Plan, remarked
 from understudy.progress import Audience
 from understudy.release.folders import CERTIFICATE, SIGNATURE
-from understudy.runs.accounts import book, book_again, check_same_account
+from understudy.runs.bookings import book, book_again, check_same_account
 from understudy.runs.copies import RunIdentity
 from understudy.runs.description import (
     RunDescription,

@@ -24,8 +24,9 @@ from understudy.privacy.filters import Charge
 from understudy.privacy.ledger import Ledger
 from understudy.release.release import load
 from understudy.release.verify import verify
-from understudy.runs.accounts import Account, AccountName, Booking, account_names, accounts_folder, open_account
+from understudy.runs.accounts import Account, AccountName, account_names, accounts_folder, open_account
 from understudy.runs.accounts import read_account as account_of
+from understudy.runs.bookings import Booking
 
 from ..helpers.data import of_people, tiny_data
 from ..helpers.runs import interrupt, open_to_others, tiny_train
@@ -372,7 +373,8 @@ from pathlib import Path
 from understudy.privacy.events import Event
 from understudy.privacy.filters import Charge
 from understudy.privacy.ledger import Ledger
-from understudy.runs.accounts import AccountName, Booking, read_account
+from understudy.runs.accounts import AccountName, read_account
+from understudy.runs.bookings import Booking
 from understudy.errors import BudgetError
 
 number, count, ledger = int(sys.argv[1]), int(sys.argv[2]), Ledger(Path("none"))

@@ -22,7 +22,8 @@ from understudy.methods.base import check_budget, configure
 from understudy.methods.config import apply_settings
 from understudy.methods.registry import get_method
 from understudy.privacy.budget import stated_budget
-from understudy.runs.accounts import book, read_account
+from understudy.runs.accounts import read_account
+from understudy.runs.bookings import book
 from understudy.runs.folder import RunFolder
 
 if TYPE_CHECKING:

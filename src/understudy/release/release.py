@@ -49,7 +49,7 @@ from understudy.release.contents import (
     sha256,
     weights_to_bytes,
 )
-from understudy.runs.accounts import statement_for
+from understudy.runs.bookings import statement_for
 from understudy.runs.description import RunDescription
 from understudy.runs.folder import RunFolder
 

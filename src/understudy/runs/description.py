@@ -23,7 +23,8 @@ from understudy.files import read_json, write_text
 from understudy.privacy.budget import Budget, NoBudget
 from understudy.privacy.certificate import Certificate
 from understudy.privacy.ledger import Ledger
-from understudy.runs.accounts import AccountName, Booking, late_booking
+from understudy.runs.accounts import AccountName
+from understudy.runs.bookings import Booking, late_booking
 from understudy.runs.copies import MOVED, RunIdentity, state_folder
 from understudy.runs.folder import RunFolder, locked
 

@@ -271,14 +271,10 @@ def test_raw_values_outside_the_range_are_pulled_back_where_the_output_is_cut():
 COLOUR = Domain(shape=(3, 16, 16), classes=2, nominal_records=100)
 
 
-def test_a_quarter_of_the_frequencies_are_tinted_in_colour_and_what_was_decided_earlier_means_what_it_meant():
-    grey = COLOUR.model_copy(update={"shape": (1, 16, 16)})
-    assert EmbeddingConfig().decided(COLOUR, 1.0).tinted == 0.25
-    assert EmbeddingConfig().decided(grey, 1.0).tinted == 0.0
-    assert EmbeddingConfig(tinted=0.2, length_scales=(0.3,)).decided(COLOUR, 1.0).tinted == 0.2
-    before = EmbeddingConfig(frequencies=10, length_scales=(0.25,))  # as a plan decided it that knew no tinted ones
-    assert before.decided(COLOUR, 1.0).tinted == 0.0
-    again = EmbeddingConfig().decided(COLOUR, 1.0)
+def test_frequencies_are_tinted_where_that_is_asked_for_and_stay_so():
+    assert EmbeddingConfig().decided(COLOUR, 1.0).tinted == 0.0
+    again = EmbeddingConfig(tinted=0.2).decided(COLOUR, 1.0)
+    assert again.tinted == 0.2
     assert again.decided(COLOUR, 1.0) == again
 
 
@@ -312,7 +308,7 @@ def test_images_of_two_colours_are_not_taken_for_images_of_the_colour_between(tm
 def test_a_run_in_colour_keeps_its_frequencies_and_every_record_has_norm_one(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
     data = from_arrays(images, np.arange(40) % 2, classes=2, records=40)
-    release = tiny_train("dp-merf", data, tmp_path / "run", method={"frequencies": 60})
+    release = tiny_train("dp-merf", data, tmp_path / "run", method={"frequencies": 60, "tinted": 0.25})
     assert release.method_config["method"]["tinted"] == 0.25
     (kept,) = read_tensors(next((tmp_path / "run").rglob("*frequencies*")))[0].values()
     assert kept.shape == (192, 60)
@@ -332,7 +328,6 @@ def test_the_preset_for_colour_spends_the_budget_fits_a_card_and_takes_minutes(n
 
 
 def test_a_config_without_tinted_frequencies_is_written_as_before_there_were_any():
-    grey = COLOUR.model_copy(update={"shape": (1, 16, 16)})
-    assert "tinted" not in EmbeddingConfig().decided(grey, 1.0).model_dump(mode="json")
-    for config in (EmbeddingConfig(tinted=0.0), EmbeddingConfig().decided(COLOUR, 1.0)):
+    assert "tinted" not in EmbeddingConfig().decided(COLOUR, 1.0).model_dump(mode="json")
+    for config in (EmbeddingConfig(tinted=0.0), EmbeddingConfig(tinted=0.3).decided(COLOUR, 1.0)):
         assert EmbeddingConfig.model_validate(config.model_dump(mode="json")) == config

@@ -19,7 +19,7 @@ class EmbeddingConfig(Config):
 
     frequencies: Count | None = None
     length_scales: tuple[Positive, ...] | None = None  # in units of the square root of the number of pixels
-    tinted: Share | None = None  # the part of the frequencies that see the mean colour of a place, not all pixels
+    tinted: Share = 0.0  # the part of the frequencies that see the mean colour of a place, not all pixels
     size_share: Fraction = 0.02  # the part of a record's squared norm that counts its class
     steps: Count = 3000
     batch: Count = 500
@@ -27,28 +27,24 @@ class EmbeddingConfig(Config):
 
     @model_serializer(mode="wrap")
     def _as_before_without_tint(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without tinted frequencies a decided config looks as it always did, so that older versions can read it."""
+        """Without tinted frequencies a config looks as it always did, so that older versions can read it."""
         written: dict[str, Any] = write(self)
-        if self.tinted is None or (self.tinted == 0 and self.length_scales is not None):
+        if not self.tinted:
             written.pop("tinted", None)
         return written
 
     def decided(self, domain: Domain, noise_multiplier: float) -> Self:
         """Large images need more frequencies; short length scales show more detail, but also more of the noise.
 
-        What counts is the deviation of a class mean's noise: multiplier * classes / nominal units. In colour a quarter
-        of the frequencies are tinted: what images differ in as a whole is their outline, so that frequencies over all
-        pixels hardly see colours, and a generator fitted to them draws all images in one. With more of them colours
-        come sooner and what else tells classes apart later. Where length scales are given, frequencies are as they
-        were before there were tinted ones, unless those are asked for.
+        What counts is the deviation of a class mean's noise: multiplier * classes / nominal units. Tinted frequencies
+        are for those who ask: what images differ in as a whole is their outline, so that frequencies over all pixels
+        hardly see colours, and a generator fitted to them draws all images in one. With tinted ones colours come
+        sooner, and what else tells classes apart later.
         """
         noise_per_class = noise_multiplier * (domain.classes or 1) / domain.nominal_units
         frequencies = self.frequencies or (4000 if domain.values > SMALL_IMAGE else 1000)
         scales = self.length_scales or ((0.2,) if noise_per_class < 2e-4 else (0.25,))
-        tinted = self.tinted
-        if tinted is None:
-            tinted = 0.25 if domain.shape[0] == 3 and self.length_scales is None else 0.0
-        return self.model_copy(update={"frequencies": frequencies, "length_scales": scales, "tinted": tinted})
+        return self.model_copy(update={"frequencies": frequencies, "length_scales": scales})
 
 
 def embedding_event(noise_multiplier: float) -> Event:

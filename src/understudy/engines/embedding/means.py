@@ -5,7 +5,7 @@ frequencies w_1..w_F, drawn without looking at the data,
 
     phi(x) = [cos(w_1 x), ..., cos(w_F x), sin(w_1 x), ..., sin(w_F x)] / sqrt(F),        |phi(x)| = 1.
 
-In colour a part of the frequencies are tinted: w_f x is a mean colour of a place in the image. The norm is the same.
+Some frequencies may be tinted: w_f x is then a mean colour of a place in the image. The norm is the same.
 
 The data are read once, for the class-wise sum  S = sum_i e(y_i) (x) [sqrt(1-a) phi(x_i), sqrt(a)], to which Gaussian
 noise is added. The constant last feature makes the noisy class sizes a part of the same release. Everything after it is
@@ -286,7 +286,7 @@ def _draw_frequencies(run: Run, settings: EmbeddingConfig) -> Tensor:
     domain, random = run.plan.domain, run.randomness.generator()
     assert settings.frequencies is not None, "decided by the plan"
     assert settings.length_scales is not None, "decided by the plan"
-    of_places = round(settings.frequencies * (settings.tinted or 0.0))
+    of_places = round(settings.frequencies * settings.tinted)
     over_all = settings.frequencies - of_places
     scales = torch.tensor(settings.length_scales) * domain.values**0.5
     of_frequency = scales[torch.arange(over_all) % len(scales)]
