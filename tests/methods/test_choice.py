@@ -16,7 +16,17 @@ from understudy.data.domain import Domain, declare_domain
 from understudy.data.sources import DataOptions
 from understudy.errors import InputError
 from understudy.forecast import introduce
-from understudy.methods.choice import AUTO, Candidate, Choice, Knowledge, Measured, choose, read_knowledge, usual_shape
+from understudy.methods.choice import (
+    AUTO,
+    PATIENCE,
+    Candidate,
+    Choice,
+    Knowledge,
+    Measured,
+    choose,
+    read_knowledge,
+    usual_shape,
+)
 from understudy.methods.registry import get_method, method_names
 from understudy.privacy.budget import Budget, OpenBudget, usual_delta
 
@@ -151,9 +161,9 @@ def test_the_data_that_test_the_table_are_not_in_it():
 
 
 @pytest.mark.parametrize(("records", "classes", "epsilon"), [(2000, 2, 3), (300, 2, 1)])
-def test_there_is_a_choice_within_an_hour_on_a_processor(records: int, classes: int, epsilon: float):
+def test_there_is_a_choice_within_the_usual_patience_on_a_processor(records: int, classes: int, epsilon: float):
     choice = choose(domain(records, classes), OpenBudget(epsilon), "cpu")
-    assert choice.seconds <= 3600
+    assert choice.seconds <= PATIENCE
     assert choice.plan.epsilon <= epsilon
     assert choice.plan.budget.delta == usual_delta(records)
 

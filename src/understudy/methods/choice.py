@@ -41,7 +41,7 @@ from understudy.privacy.budget import Budget
 from understudy.privacy.plan import Plan, remarked
 
 AUTO = "auto"
-PATIENCE = 3600.0  # seconds that a run may take where nobody says how long
+PATIENCE = 1800.0  # seconds that a run may take where nobody says how long
 USUAL_SHAPE = "1x28x28"  # what pictures are brought to where nobody says: most was measured on it
 _TABLE = Path(__file__).with_name("choices.json")
 _NEAR = 3.0  # a factor

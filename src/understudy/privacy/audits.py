@@ -53,8 +53,10 @@ class AuditRecord(Strict):
         """One line for people."""
         share = f"{self.epsilon_lower / self.claimed:.0%} of the claim" if self.claimed else "of a claim of 0"
         verdict = "EXCEEDS the claimed" if self.exceeds else "within the claimed"
+        units = {event.unit for event in self.events} - {"record"}
+        whose = f" about a {'/'.join(sorted(units))}" if units else ""
         return (
-            f"{self.method}: {self.kind}, {self.access}, against {self.viewer}: epsilon is at least "
+            f"{self.method}: {self.kind}{whose}, {self.access}, against {self.viewer}: epsilon is at least "
             f"{self.epsilon_lower:.4g} at delta {self.delta:g}, {verdict} {self.claimed:.4g} ({share}); confidence "
             f"{self.confidence:.4%} over {self.corrected_for} audits, {self.trials:,} trials and {self.held_out:,} "
             f"held out, threshold {self.threshold:.4g}; {self.attack}"

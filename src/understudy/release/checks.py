@@ -337,7 +337,7 @@ def _problem(audit: AuditRecord, certificate: Certificate) -> str | None:
     if audit.method != certificate.method:
         return f"it audits {audit.method}, not {certificate.method}"
     units = [{event.unit for event in events} for events in (audit.events, certificate.events)]
-    if units[0] != units[1]:
+    if audit.kind == "run" and units[0] != units[1]:
         return f"it is about a {'/'.join(sorted(units[0]))}, not a {'/'.join(sorted(units[1]))}"
     if not audit.declared_public:
         return "it was not made on declared-public data"
