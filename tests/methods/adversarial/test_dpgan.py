@@ -128,8 +128,8 @@ def test_dp_cgan_on_small_images_is_as_short_as_dpgan():
 def test_an_unknown_preset_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match="'best' is unknown for dpgan; choose one of gpu, gpu-eps1, paper-eps1, "):
         configure(get_method("dpgan"), {}, "best")
-    with pytest.raises(InputError, match="preset: 'best' is unknown for dp-hp; it has none"):
-        configure(get_method("dp-hp"), {}, "best")
+    with pytest.raises(InputError, match="preset: 'best' is unknown for fedavg-gan; it has none"):
+        configure(get_method("fedavg-gan"), {}, "best")
 
 
 def test_a_batch_above_the_declared_records_is_refused():
