@@ -97,8 +97,8 @@ def introduce(choice: Choice) -> str:
     where = "on this CPU" if choice.on_cpu else "on this graphics card"
     return (
         f"auto chooses {candidate.method}{settings} for images of {_words(choice.plan.domain.shape)}: {why}. Expect a "
-        f"classifier trained on its images to recover {share} of what real images give{labels}, and to wait about "
-        f"{duration(choice.seconds)} {where}."
+        f"classifier trained on its images to recover {share} of what real images give{labels} if yours are as simple "
+        f"as those, less where a detail tells classes apart, and to wait about {duration(choice.seconds)} {where}."
     )
 
 
