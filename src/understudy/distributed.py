@@ -43,6 +43,7 @@ _JOINING = timedelta(minutes=10)
 _LEAVING = 10.0  # seconds
 _SECRET = "UNDERSTUDY_TEAM_SECRET"
 _NONCE = 32  # bytes
+STEP, _WORD = 1, 2  # how a message begins: a step of the work at hand, or a word that begins other work; 0: the end
 
 
 class TeamEnded(UnderstudyError):
@@ -87,18 +88,19 @@ class Team:
         if self.size == 1:
             return
         content = torch.frombuffer(bytearray(json.dumps(dict(values)).encode()), dtype=torch.uint8)
-        self.give(torch.tensor([len(content), 0]))
+        self.give(torch.tensor([_WORD, len(content)]))
         self.give(content)
 
-    def hear(self) -> dict[str, Any] | None:
-        """What the leader tells; None where it has dismissed the others."""
+    def hear(self, begun: Tensor | None = None) -> dict[str, Any] | None:
+        """What the leader tells; None where it has dismissed the others. ``begun``: how the message began, if known."""
         import torch
 
-        header = torch.zeros(2, dtype=torch.int64)
-        self.give(header)
-        if not int(header[0]):
+        header = torch.zeros(2, dtype=torch.int64) if begun is None else begun
+        if begun is None:
+            self.give(header)
+        if int(header[0]) != _WORD:
             return None
-        content = torch.zeros(int(header[0]), dtype=torch.uint8)
+        content = torch.zeros(int(header[1]), dtype=torch.uint8)
         self.give(content)
         heard: dict[str, Any] = json.loads(bytes(content.tolist()))
         return heard

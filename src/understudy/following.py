@@ -26,6 +26,7 @@ from understudy.privacy.plan import Plan
 from understudy.processes import end_with_parent
 
 if TYPE_CHECKING:
+    from understudy.engines.dpsgd.sharing import Assistance
     from understudy.privacy.randomness.streams import Randomness
     from understudy.runs.run import Run
 
@@ -98,9 +99,14 @@ def follow(team: Team, source: DataOptions) -> None:
         confirm_same_data(team, run.data)
         confirm_own_entropy(team, run.randomness)
         with explained_memory_errors(run.device):
-            step = team.hear()
-            if step is not None:
-                get_method(told["method"]).assist(run, step).help()
+            work = team.hear()
+            while work is not None:
+                work = _assistance(run, work).help()
+
+
+def _assistance(run: Run, told: Mapping[str, Any]) -> Assistance:
+    """What the leader begins with, as this process helps with it."""
+    return get_method(run.plan.method).assist(run, told)
 
 
 def _run(team: Team, source: DataOptions, told: Mapping[str, Any], folder: Path) -> Run:

@@ -23,7 +23,7 @@ from understudy.privacy.plan import Costs, Plan
 from understudy.privacy.viewers import Viewer
 
 if TYPE_CHECKING:
-    from understudy.engines.dpsgd.step import PrivateStep
+    from understudy.engines.dpsgd.sharing import Assistance
     from understudy.models.generator import Generator
     from understudy.runs.folder import RunFolder
     from understudy.runs.run import Run
@@ -82,10 +82,10 @@ class Method(ABC):
     def train(self, run: Run) -> Generator:
         """Train inside the run: all private reads through mechanisms on the run's ledger; returns the generator."""
 
-    def assist(self, run: Run, told: Mapping[str, Any]) -> PrivateStep:
-        """In a process that follows: the private step that the leader takes, to help with; from what it told.
+    def assist(self, run: Run, told: Mapping[str, Any]) -> Assistance:
+        """In a process that follows: the private work that the leader begins with, to help with; from what it told.
 
-        Privacy: as the step of ``train``, of which each process sums the units that it owns.
+        Privacy: as the steps of ``train``, of which each process sums the units that it owns.
         """
         raise InputError(_IN_ONE_PROCESS.format(self.name))
 

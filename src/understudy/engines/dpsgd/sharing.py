@@ -1,9 +1,13 @@
-"""Private steps shared by the processes of a team: who owns which units, and how their sums come together.
+"""Private sums shared by the processes of a team: who owns which units, and how their parts come together.
 
 Unit u belongs to process u mod N. In a step the leader sends the weights, and what the public companions are made from;
 every process, the leader among them, draws the coins of its own units, adds up their clipped gradients and those of its
 part of the companions, and the parts are summed into the leader's. The leader then does what it does alone: spends,
 adds noise, learns.
+
+A run is shared piece by piece: the leader says what it begins with (``Sharing``) and takes steps of it; the others help
+until it begins with something else. Steps of DP-SGD are one kind of work (``SharedSteps``); sums over all units are
+another (``SharedSum``): mean embeddings, and the gradients of a linear teacher.
 
 Privacy: N sums over disjoint sets of units add up to the sum over all. Each unit is in one set, so it takes part with
 the accounted rate, by coins that one process draws with entropy of its own, and moves the sum by at most C: the sum has
@@ -14,25 +18,45 @@ ledger that they could spend from (``privacy/ledger.py``, ``NoLedger``). Epsilon
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from understudy.distributed import Team
+from understudy.distributed import STEP, Team
 from understudy.errors import InputError
 
-_STEP = 1
+if TYPE_CHECKING:
+    from understudy.privacy.mechanisms import GaussianSum
+
+STEPS = "steps"  # the work that a method's own ``assist`` knows, unless it is told of another
+
+
+class Assistance(Protocol):
+    """What a process that follows does for the leader."""
+
+    def help(self) -> dict[str, Any] | None:
+        """Add this process's part until the leader begins with other work; what it told of that, None: of none."""
+        ...
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """What followers need to take part: plain values to build the step from, and public tensors that change."""
+    """What followers need to take part: plain values to build the work from, and public tensors that change.
 
-    told: Mapping[str, Any] = field(default_factory=dict)
+    ``told`` is None where they know already, because they had something to make ready at the same time.
+    """
+
+    told: Mapping[str, Any] | None = field(default_factory=dict)
     public: Sequence[Tensor] = ()
+    work: str = STEPS
+
+    def announce(self, team: Team) -> None:
+        """Of the leader: tell the others what is begun with."""
+        if self.told is not None:
+            team.tell({"work": self.work, **self.told})
 
 
 class SharedSteps:
@@ -41,13 +65,14 @@ class SharedSteps:
     Privacy: see the module.
     """
 
-    def __init__(self, team: Team, weights: Tensor, sharing: Sharing | None) -> None:
-        self._team, self._weights, self._given = team, weights, -1
+    def __init__(self, team: Team, weights: Tensor | None, sharing: Sharing | None) -> None:
+        self._team, self._weights, self._given = team, () if weights is None else (weights,), -1
         self._public = () if sharing is None else sharing.public
+        self.heard: dict[str, Any] | None = None  # of a follower: what the leader told instead of a further step
         if team.size > 1 and team.leads:
             if sharing is None:
                 raise InputError("processes: these steps cannot be shared by several; leave --processes out")
-            team.tell(sharing.told)
+            sharing.announce(team)
 
     @property
     def alone(self) -> bool:
@@ -71,20 +96,22 @@ class SharedSteps:
         version = sum(tensor._version for tensor in self._public)
         changed = version != self._given
         self._given = version
-        self._team.give(torch.tensor([_STEP, int(changed)]))
+        self._team.give(torch.tensor([STEP, int(changed)]))
         self._give(drawn, changed)
 
     def follow(self, drawn: Sequence[Tensor]) -> bool:
-        """A follower waits for a step, and puts what it needs into place; False: there is none any more."""
+        """A follower waits for a step, and puts what it needs into place; False: there is none any more (``heard``)."""
         header = torch.zeros(2, dtype=torch.int64)
         self._team.give(header)
-        if int(header[0]) == _STEP:
+        if int(header[0]) == STEP:
             self._give(drawn, bool(header[1]))
-        return int(header[0]) == _STEP
+            return True
+        self.heard = self._team.hear(header)
+        return False
 
     @torch.no_grad()
     def _give(self, drawn: Sequence[Tensor], changed: bool) -> None:
-        for tensor in (self._weights, *(self._public if changed else ()), *drawn):
+        for tensor in (*self._weights, *(self._public if changed else ()), *drawn):
             whole = tensor.data.contiguous()
             self._team.give(whole)
             if not self._team.leads and whole.data_ptr() != tensor.data_ptr():
@@ -103,3 +130,40 @@ class SharedSteps:
             total.zero_()
         for count, part in zip(counts, together.split([len(count) for count in counts]), strict=True):
             count.copy_(part)
+
+
+class SharedSum:
+    """A sum of clipped units, again and again: every process computes that of its own units; alone it is all there is.
+
+    ``own_sum`` computes it, by ``mechanism`` and from the tensors of ``sharing``, of which the leader sends changes.
+
+    Privacy: a unit adds to the sum of one process only, and at most C there, so it moves the whole sum by at most C, as
+    in one process. Nothing is spent, and no noise is added, here: the leader does both with what ``take`` gives it.
+    """
+
+    def __init__(
+        self, team: Team, mechanism: GaussianSum, own_sum: Callable[[], Tensor], sharing: Sharing | None
+    ) -> None:
+        self._mechanism, self._own_sum = mechanism, own_sum
+        self._shared = SharedSteps(team, None, sharing)
+
+    def take(self) -> Tensor:
+        """Of the leader: the sum over all units. Privacy: private, to be given to the mechanism."""
+        if not self._shared.alone:
+            self._shared.begin(())
+        return self._part()
+
+    def help(self) -> dict[str, Any] | None:
+        """Of a follower: add the sum over its own units, whenever the leader asks.
+
+        Privacy: what it sums goes to the leader, who adds the noise; nothing is spent, learnt or released here.
+        """
+        while self._shared.follow(()):
+            self._part()
+        return self._shared.heard
+
+    def _part(self) -> Tensor:
+        total = self._own_sum()
+        if not self._shared.alone:
+            self._shared.end(total, self._mechanism.counts_private(total.device))
+        return total

@@ -204,14 +204,15 @@ class PrivateStep:
 
     # --- the sum
 
-    def help(self) -> None:
-        """Of a follower: add this process's part to every step of the leader, until there is none any more.
+    def help(self) -> dict[str, Any] | None:
+        """Of a follower: add this process's part to every step of the leader; what that tells instead of a further one.
 
         Privacy: what it sums goes to the leader, who adds the noise; nothing is spent, learnt or released here.
         """
         drawn = () if self._companions is None else self._companions.draw(self._public * self._together, self._random)
         while self._shared.follow(drawn):
             self._sum_own(drawn)
+        return self._shared.heard
 
     def _sum_gradients(self) -> None:
         """The clipped gradients of one batch as the new total: what a failed step may have left behind is forgotten."""
