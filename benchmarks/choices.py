@@ -1,13 +1,16 @@
 """What ``auto`` knows: candidates measured on public data, and the table that the package carries.
 
     python benchmarks/choices.py --seconds 3600      measures on this processor, one run after the other, until then
+    python benchmarks/choices.py --at-once 12        the same, twelve runs at once, each a process of one thread
     python benchmarks/choices.py --table             writes src/understudy/methods/choices.json from what was measured
     python benchmarks/choices.py --check             fails where that file is not what --table would write
 
-A run trains a candidate on the first N images of a data set and scores a CNN, trained on generated images alone, by
-real test images; it is made once, on one thread, and ``cpu_seconds`` is the time of that thread's work. Finished runs
-are in ``results/choices-cpu.json`` and are not made again. What a graphics card does is taken from the rows of
-``headline.py`` in ``results/``. Malaria cells and CIFAR-10 stay out: they test the choice.
+A run trains a candidate on N images of a data set (the first; of FEMNIST, which goes by writer, evenly spaced ones) and
+scores a CNN, trained on generated images alone, by real test images; classes that are never drawn count as missed. It
+is made once, on one thread, and ``cpu_seconds`` is the time of that thread's work. Finished runs are in
+``results/choices-cpu.json``, each with the machine that it was made on, and are not made again. What a graphics card
+does is taken from the rows of ``headline.py`` in ``results/``. Malaria cells and CIFAR-10 stay out: they test the
+choice.
 """
 
 from __future__ import annotations
@@ -15,31 +18,38 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import platform
 import shlex
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import understudy as us
-from record import current_commit, device_name
+from record import command_line, current_commit
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.methods.base import configure
 from understudy.methods.config import apply_settings
 from understudy.methods.registry import get_method
 
 _RESULTS = Path(__file__).parent / "results"
-_CPU_ROWS = _RESULTS / "choices-cpu.json"
+_CPU_ROWS = "choices-cpu.json"
 _TABLE = Path(__file__).parents[1] / "src/understudy/methods/choices.json"
-_SAMPLES = 2000
 _DELTA = 1e-5
-_SIZES = {"digits": 1437, "mnist": 60_000, "fashion-mnist": 60_000}
-_CHANCE = 0.1  # of ten classes, whichever data set
+_SIZES = {"digits": 1437, "mnist": 60_000, "fashion-mnist": 60_000, "femnist": 66_128}
+_CLASSES = {"digits": 10, "mnist": 10, "fashion-mnist": 10, "femnist": 62}
+_CHANCE = {"digits": 0.1333, "mnist": 0.1135, "fashion-mnist": 0.1, "femnist": 0.0727}  # of always the commonest class
+_SAMPLES = {"femnist": 6200}  # 100 of each class; of the others 2,000 in all
 _ON_GPU = ("dp-diffusion", "dp-merf", "dp-merf-ae", "dpgan", "gs-wgan")  # whose rows of the results are taken over
 _REAL_ROWS = {"mnist": "check-real-data-mnist.json", "fashion-mnist": "check-real-data-fashion_mnist.json"}
 
@@ -71,7 +81,12 @@ _SMALL_DENOISER = {
         "sampler": {"steps": 20},
     },
 }
+_TAUGHT_DENOISER = {**_SMALL_DENOISER, "privacy": {"batch": 64, "steps": 60, "teacher_share": 0.4}}
 _FEW_CRITICS = {"privacy": {"subsets": 20, "queries": 1024}, "method": {"queries_per_step": 32}}
+_SMALL_DISCRIMINATOR = {
+    "privacy": {"batch": 64, "steps": 300, "embedding_share": 0.8},
+    "method": {"width": 16, "latent": 16, "discriminator_steps": 5, "embedding": _QUICK_FIT},
+}
 
 
 def _taught(share: float, fit: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,9 +106,11 @@ _USUAL = (
 _OTHERS = (
     Candidate("dp-merf-ae", "dp-merf-ae", None, _SMALL_ENCODER),
     Candidate("dp-diffusion", "dp-diffusion", "cpu", _SMALL_DENOISER),
+    Candidate("dpgan", "dpgan", None, _SMALL_DISCRIMINATOR),
 )
+_TAUGHT_OTHERS = (Candidate("dp-diffusion, teacher 0.4", "dp-diffusion", "cpu", _TAUGHT_DENOISER),)
 _CRITICS = (Candidate("gs-wgan", "gs-wgan", None, _FEW_CRITICS),)  # elsewhere than on tiny images they take hours
-_ON_CPU = (*_QUICK, *_USUAL, *_OTHERS, *_CRITICS)
+_ON_CPU = {each.name: each for each in (*_QUICK, *_USUAL, *_OTHERS, *_TAUGHT_OTHERS, *_CRITICS)}
 
 
 @dataclass(frozen=True)
@@ -105,48 +122,115 @@ class Cell:
     epsilon: float
 
 
-_CELLS = (  # and who is tried there; cheap and telling ones first
+def _both(records: int, epsilon: float, candidates: Sequence[Candidate]) -> list[tuple[Cell, Sequence[Candidate]]]:
+    return [(Cell(name, records, epsilon), candidates) for name in ("mnist", "fashion-mnist")]
+
+
+_CELLS = (  # and who is tried there; cheap and telling ones first, so that a cut costs the least
     (Cell("digits", 1437, 3), (*_USUAL, *_OTHERS, *_CRITICS)),
     (Cell("digits", 1437, 10), _USUAL),
     (Cell("digits", 1437, 1), _USUAL),
-    *((Cell(name, 5000, 3), _QUICK) for name in ("mnist", "fashion-mnist")),
-    *((Cell(name, 5000, 10), _QUICK) for name in ("mnist", "fashion-mnist")),
-    *((Cell(name, 1000, 3), _QUICK) for name in ("mnist", "fashion-mnist")),
-    *((Cell(name, 5000, 3), _OTHERS) for name in ("mnist", "fashion-mnist")),
-    *((Cell(name, 20_000, 10), _QUICK) for name in ("mnist", "fashion-mnist")),
-    *((Cell(name, 1000, 1), _QUICK) for name in ("mnist", "fashion-mnist")),
-    *((Cell(name, 5000, 3), _USUAL) for name in ("mnist", "fashion-mnist")),
-    *((Cell(name, 20_000, 1), _QUICK) for name in ("mnist", "fashion-mnist")),
-    *((Cell(name, 1000, 10), _QUICK) for name in ("mnist", "fashion-mnist")),
-    *((Cell(name, 5000, 1), _QUICK) for name in ("mnist", "fashion-mnist")),
+    (Cell("mnist", 60_000, 10), _QUICK[:1]),  # the longest of all: a linear teacher sees every record in each step
+    *_both(60_000, 10, (_QUICK[1], *_OTHERS)),
+    *_both(5000, 3, (*_QUICK, *_OTHERS)),
+    *_both(20_000, 10, (*_QUICK, *_OTHERS)),
+    *_both(1000, 3, (*_QUICK, *_OTHERS)),
+    *_both(60_000, 10, _USUAL[1:2]),
+    *_both(5000, 3, (*_TAUGHT_OTHERS, *_USUAL[:2])),
+    *((Cell("digits", 1437, epsilon), (*_OTHERS, *_TAUGHT_OTHERS)) for epsilon in (10, 1)),
+    (Cell("femnist", 5000, 10), (*_QUICK[:2], *_OTHERS)),
+    (Cell("femnist", 60_000, 10), (_QUICK[1], *_OTHERS)),
+    *_both(60_000, 1, (*_QUICK[:2], *_OTHERS)),
+    *_both(5000, 10, _QUICK),
+    *_both(1000, 10, _QUICK),
+    (Cell("femnist", 20_000, 3), (*_QUICK[:2], *_OTHERS)),
+    *_both(1000, 1, (*_QUICK[:2], *_OTHERS)),
+    *_both(20_000, 1, _QUICK[:2]),
+    *_both(20_000, 10, (*_TAUGHT_OTHERS, *_USUAL[:2])),
+    *_both(2000, 3, (*_QUICK[:2], *_OTHERS)),
+    *_both(5000, 1, (*_QUICK[:2], *_OTHERS)),
+    *_both(20_000, 3, (*_QUICK[:2], *_OTHERS)),
 )
 
 
 # Measuring on a processor
 
 
-def measure_all(end: float, datasets: Sequence[str], commit: str | None) -> None:
-    """Every candidate on every cell of these data sets, in this order, until the time is over."""
-    kept = _read(_CPU_ROWS) if _CPU_ROWS.exists() else {"rows": []}
-    rows, real = kept["rows"], kept.get("real") or {"digits": real_accuracy("digits")}
-    done = {(row["candidate"], row["dataset"], row["records"], row["epsilon"]) for row in rows}
-    for cell, candidates in ((cell, tried) for cell, tried in _CELLS if cell.dataset in datasets):
-        for candidate in candidates:
-            if (candidate.name, cell.dataset, cell.records, cell.epsilon) in done:
-                continue
-            if time.time() > end:
-                return
-            rows.append({**measure(candidate, cell), "commit": commit})
-            device = device_name(torch.device("cpu"))
-            about = {"device": device, "command": "python benchmarks/choices.py", "commit": commit, "real": real}
-            _CPU_ROWS.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
-            print(rows[-1], flush=True)
+def measure_all(options: argparse.Namespace, commit: str | None) -> None:
+    """Every candidate on every cell of these data sets, in this order, until the time is over.
+
+    Each finished run is written at once, so that whatever ends this costs the runs under way alone.
+    """
+    end, path = time.time() + options.seconds, options.results / _CPU_ROWS
+    kept = _read(next(each for each in (path, _RESULTS / _CPU_ROWS) if each.exists()))
+    rows = [{"device": kept["device"], **row} for row in kept["rows"]]
+    done = {_key(row["candidate"], Cell(row["dataset"], row["records"], row["epsilon"])) for row in rows}
+    tasks = {
+        _key(each.name, cell): [each.name, cell.dataset, str(cell.records), f"{cell.epsilon:g}"]
+        for cell, tried in _CELLS
+        for each in tried
+        if cell.dataset in options.datasets
+    }
+    left = [[__file__, "--only", *words] for key, words in tasks.items() if key not in done]
+    told = {"command": command_line(leave_out=("--commit", "--results")), "commit": commit}
+    real = {name: kept["real"].get(name) or real_accuracy(name) for name in options.datasets if name not in _REAL_ROWS}
+    options.results.mkdir(parents=True, exist_ok=True)
+    for row in at_once(left, options.at_once, end):
+        rows.append({**row, **told})
+        machines = "; ".join(sorted({each["device"] for each in rows}))
+        write_json(path, {"device": machines, **told, "real": kept["real"] | real, "rows": rows})
+        shown = ("candidate", "dataset", "records", "epsilon", "cnn_accuracy", "cpu_seconds", "planned_seconds")
+        print(len(rows), *(f"{name} {row[name]}" for name in shown), flush=True)
+
+
+def _key(candidate: str, cell: Cell) -> tuple[str, Cell]:
+    return candidate, cell
+
+
+def at_once(commands: Sequence[Sequence[str]], number: int, end: float) -> Iterator[dict[str, Any]]:
+    """What Python scripts print as JSON in their last line, as they finish; none is begun after ``end``.
+
+    Each has a process with one thread and without a graphics card. One that fails costs its own result alone.
+    """
+    alone = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+    def result(command: Sequence[str]) -> dict[str, Any] | None:
+        if time.time() > end:
+            return None
+        ran = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=os.environ | alone)
+        if ran.returncode:
+            print(f"failed: {shlex.join(command)}", file=sys.stderr, flush=True)
+            return None
+        content: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+        return content
+
+    with ThreadPoolExecutor(number) as threads:
+        for future in as_completed([threads.submit(result, command) for command in commands]):
+            found = future.result()
+            if found is not None:
+                yield found
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """All of it, or what was there before."""
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(content, indent=1) + "\n")
+    beside.replace(path)
+
+
+def processor() -> str:
+    """The processor in words, and how much of it a run had."""
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text().splitlines() if told.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    threads = torch.get_num_threads()
+    return f"{threads} of {os.cpu_count()} CPU threads, {names[0] if names else platform.machine()}"
 
 
 def real_accuracy(dataset: str) -> float:
-    """Of the same CNN, trained on all real images."""
+    """Of the same CNN, trained on all real images: of FEMNIST seconds on a graphics card, half an hour elsewhere."""
     train, test = us.load(dataset), us.load(dataset, split="test")
-    scoring = EvaluationConfig(device="cpu", real_data_private=False, reference=False)
+    scoring = EvaluationConfig(real_data_private=False, reference=False)
     accuracy = evaluate(train.pictures, train.labels, train, test, ["cnn"], scoring).value("cnn")
     assert accuracy is not None
     return accuracy
@@ -155,7 +239,7 @@ def real_accuracy(dataset: str) -> float:
 def measure(candidate: Candidate, cell: Cell) -> dict[str, Any]:
     """One run: train, draw, and score by a CNN on real test images."""
     whole, test = us.load(cell.dataset), us.load(cell.dataset, split="test")
-    data = us.from_arrays(whole.images[: cell.records], whole.labels[: cell.records], records=cell.records, classes=10)
+    data, samples = _first(whole, cell), _SAMPLES.get(cell.dataset, 2000)
     config = {**candidate.config, "runtime": {"device": "cpu"}}
     method, budget = get_method(candidate.method), us.Budget(cell.epsilon, _DELTA)
     planned = method.plan(configure(method, config, candidate.preset), data.domain, budget)
@@ -164,28 +248,51 @@ def measure(candidate: Candidate, cell: Cell) -> dict[str, Any]:
         options = us.TrainOptions(config=config, preset=candidate.preset)
         release = us.train(candidate.method, data, budget, Path(folder) / "run", options)
         seconds, work = time.perf_counter() - started, time.process_time() - worked
-        images, labels = release.sample(_SAMPLES)
-        scoring = EvaluationConfig(device="cpu", real_data_private=False, fast=True, reference=False)
-        accuracy = evaluate(images, labels, whole, test, ["cnn"], scoring).value("cnn")
+        images, labels = release.sample(samples)
         own = float((release.label(test.pictures) == test.labels).mean()) if release.has_classifier else None
     return {
         "candidate": candidate.name,
         **candidate.as_dict(),
         "dataset": cell.dataset,
         "records": cell.records,
-        "classes": 10,
+        "classes": data.domain.classes,
         "shape": list(data.domain.shape),
         "epsilon": cell.epsilon,
         "delta": _DELTA,
-        "cnn_accuracy": accuracy,
+        "cnn_accuracy": cnn_accuracy(images, labels, whole, test),
+        "classes_drawn": len(np.unique(labels)),
         "classifier_accuracy": own,
         "train_seconds": round(seconds, 1),
         "cpu_seconds": round(work, 1),
         "planned_seconds": round(planned.seconds, 1),
         "threads": torch.get_num_threads(),
-        "samples": _SAMPLES,
+        "samples": samples,
         "certified_epsilon": release.certificate.headline.epsilon,
+        "device": processor(),
     }
+
+
+def _first(whole: us.ImageDataset, cell: Cell) -> us.ImageDataset:
+    """As many records as the cell has, of the unit record."""
+    spaced = np.linspace(0, len(whole.labels) - 1, cell.records).astype(int)  # every writer has some
+    kept = spaced if cell.dataset == "femnist" else slice(cell.records)
+    classes = _CLASSES[cell.dataset]
+    return us.from_arrays(whole.images[kept], whole.labels[kept], records=cell.records, classes=classes)
+
+
+def cnn_accuracy(images: Any, labels: Any, train: us.ImageDataset, test: us.ImageDataset) -> float:
+    """Of the CNN, trained on generated images alone, on real test images; a class that is never drawn is missed."""
+    drawn = np.unique(labels)
+
+    def of_drawn(data: us.ImageDataset) -> tuple[Any, Any]:
+        kept = np.isin(data.labels, drawn)
+        return data.pictures[kept], np.searchsorted(drawn, data.labels[kept])
+
+    scoring = EvaluationConfig(device="cpu", real_data_private=False, fast=True, reference=False)
+    tested = of_drawn(test)
+    score = evaluate(images, np.searchsorted(drawn, labels), of_drawn(train), tested, ["cnn"], scoring).value("cnn")
+    assert score is not None
+    return score * len(tested[1]) / len(test.labels)
 
 
 # The table of the package
@@ -193,35 +300,35 @@ def measure(candidate: Candidate, cell: Cell) -> dict[str, Any]:
 
 def table() -> dict[str, Any]:
     """Candidates by name, and every run that was measured, on whatever device."""
-    measured = _read(_CPU_ROWS)
-    real = {"digits": measured["real"]["digits"]}
+    measured = _read(_RESULTS / _CPU_ROWS)
+    real = dict(measured["real"])
     real |= {dataset: float(_read(_RESULTS / name)["cnn_accuracy"]) for dataset, name in _REAL_ROWS.items()}
-    candidates = {candidate.name: candidate for candidate in _ON_CPU}
-    runs = [_run(row, measured["device"], real) for row in measured["rows"]]
+    candidates = dict(_ON_CPU)
+    runs = [_run({"device": measured["device"], **row}, real) for row in measured["rows"]]
     for path in sorted(_RESULTS.glob("*-eps*.json")):
         row = _read(path)
-        if row.get("method") in _ON_GPU and row.get("dataset") in real and _usual(row):
+        if row.get("method") in _ON_GPU and row.get("dataset") in _REAL_ROWS and _usual(row):
             candidate = _of_command(row, candidates)
             candidates[candidate.name] = candidate
             records, epsilon = _SIZES[row["dataset"]], float(_said(row, "--epsilon")[0])
             facts = {"candidate": candidate.name, "records": records, "classes": 10, "shape": [1, 28, 28]}
-            runs.append(_run(row | facts | {"epsilon": epsilon}, row["device"], real))
+            runs.append(_run(row | facts | {"epsilon": epsilon}, real))
     named = {run["candidate"] for run in runs}
     kept = {name: candidates[name].as_dict() for name in sorted(named)}
     return {"candidates": kept, "runs": sorted(runs, key=lambda run: [str(value) for value in run.values()])}
 
 
-def _run(row: Mapping[str, Any], device: str, real: Mapping[str, float]) -> dict[str, Any]:
+def _run(row: Mapping[str, Any], real: Mapping[str, float]) -> dict[str, Any]:
     return {
         "candidate": row["candidate"],
         "dataset": row["dataset"],
-        "device": device,
+        "device": row["device"],
         "records": row["records"],
         "classes": row["classes"],
         "pixels": math.prod(row["shape"]),
         "epsilon": row["epsilon"],
         "accuracy": round(row["cnn_accuracy"], 4),
-        "chance": _CHANCE,
+        "chance": _CHANCE[row["dataset"]],
         "real": round(real[row["dataset"]], 4),
         "seconds": row.get("cpu_seconds", row["train_seconds"]),
     }
@@ -268,17 +375,27 @@ def _read(path: Path) -> dict[str, Any]:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3600.0, help="begin no run after so many")
+    parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each a process of one thread")
     parser.add_argument("--datasets", nargs="+", default=list(_SIZES), choices=list(_SIZES))
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="the folder that is written to")
+    parser.add_argument("--only", nargs=4, metavar=("CANDIDATE", "DATASET", "RECORDS", "EPSILON"), help="print one run")
     parser.add_argument("--table", action="store_true", help="write the table of the package")
     parser.add_argument("--check", action="store_true", help="fail where the table of the package is not up to date")
     parser.add_argument("--commit", help="recorded in the rows; asked of git where not given")
     return parser.parse_args()
 
 
-if __name__ == "__main__":
+def main() -> None:
     options = parse()
-    torch.set_num_threads(1)
     if options.table or options.check:
         write_table(options.check)
+    elif options.only:
+        torch.set_num_threads(1)
+        name, dataset, records, epsilon = options.only
+        print(json.dumps(measure(_ON_CPU[name], Cell(dataset, int(records), float(epsilon)))))
     else:
-        measure_all(time.time() + options.seconds, options.datasets, options.commit or current_commit())
+        measure_all(options, options.commit or current_commit())
+
+
+if __name__ == "__main__":
+    main()
