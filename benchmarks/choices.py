@@ -50,6 +50,7 @@ _SIZES = {"digits": 1437, "mnist": 60_000, "fashion-mnist": 60_000, "femnist": 6
 _CLASSES = {"digits": 10, "mnist": 10, "fashion-mnist": 10, "femnist": 62}
 _CHANCE = {"digits": 0.1333, "mnist": 0.1135, "fashion-mnist": 0.1, "femnist": 0.0727}  # of always the commonest class
 _SAMPLES = {"femnist": 6200}  # 100 of each class; of the others 2,000 in all
+_ALONE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # one thread, no graphics card
 _ON_GPU = ("dp-diffusion", "dp-merf", "dp-merf-ae", "dpgan", "gs-wgan")  # whose rows of the results are taken over
 _REAL_ROWS = {"mnist": "check-real-data-mnist.json", "fashion-mnist": "check-real-data-fashion_mnist.json"}
 
@@ -175,7 +176,7 @@ def measure_all(options: argparse.Namespace, commit: str | None) -> None:
     told = {"command": command_line(leave_out=("--commit", "--results")), "commit": commit}
     real = {name: kept["real"].get(name) or real_accuracy(name) for name in options.datasets if name not in _REAL_ROWS}
     options.results.mkdir(parents=True, exist_ok=True)
-    for row in at_once(left, options.at_once, end):
+    for row in at_once(left, options.at_once, end, _ALONE):
         rows.append({**row, **told})
         machines = "; ".join(sorted({each["device"] for each in rows}))
         write_json(path, {"device": machines, **told, "real": kept["real"] | real, "rows": rows})
@@ -187,17 +188,20 @@ def _key(candidate: str, cell: Cell) -> tuple[str, Cell]:
     return candidate, cell
 
 
-def at_once(commands: Sequence[Sequence[str]], number: int, end: float) -> Iterator[dict[str, Any]]:
+def at_once(
+    commands: Sequence[Sequence[str]], number: int, end: float, environment: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
     """What Python scripts print as JSON in their last line, as they finish; none is begun after ``end``.
 
-    Each has a process with one thread and without a graphics card. One that fails costs its own result alone.
+    Each has a process of its own: one that fails costs its own result alone.
     """
-    alone = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
     def result(command: Sequence[str]) -> dict[str, Any] | None:
         if time.time() > end:
             return None
-        ran = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=os.environ | alone)
+        ran = subprocess.run(
+            [sys.executable, *command], stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+        )
         if ran.returncode:
             print(f"failed: {shlex.join(command)}", file=sys.stderr, flush=True)
             return None
