@@ -70,6 +70,10 @@ def together(size: int, lead: Callable[[Team], Any], follow: Callable[[Team], An
         result = lead(leader)
         if dismiss:
             leader.dismiss()
+        for thread in threads:  # before the barrier goes: who has just passed it may not have noticed yet
+            thread.join(_PATIENCE)
+        if errors:
+            raise errors[0]
         return result
     except threading.BrokenBarrierError:
         raise next(error for error in errors if not isinstance(error, threading.BrokenBarrierError)) from None

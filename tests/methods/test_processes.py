@@ -13,14 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from scipy import stats
 
 from understudy.api import TrainOptions, resume
 from understudy.data.dataset import ImageDataset
 from understudy.data.sources import DataOptions
 from understudy.distributed import Team, TeamEnded, assembled
+from understudy.engines.learner import SlopeLearner
 from understudy.errors import InputError
 from understudy.following import follow
 from understudy.methods.registry import get_method, method_names
+from understudy.privacy.mechanisms import GaussianAnswers, clip_rows
 from understudy.release.verify import verify
 
 from ..helpers.cases import RECORDS
@@ -28,7 +32,8 @@ from ..helpers.data import dealt, tiny_data
 from ..helpers.runs import interrupt, recorded, tiny_train
 from ..helpers.teams import together
 
-SHARED = ("dp-cgan", "dp-diffusion", "dpgan")
+SHARED = ("dp-cgan", "dp-diffusion", "dpgan", "gs-wgan")
+QUICK = ("dpgan", "gs-wgan")  # one of each engine; the others are slow
 
 
 @pytest.fixture
@@ -138,7 +143,9 @@ def test_a_process_that_never_comes_is_not_waited_for():
 # One certificate
 
 
-@pytest.mark.parametrize("case", ["dpgan", *(pytest.param(name, marks=pytest.mark.slow) for name in SHARED[:2])])
+@pytest.mark.parametrize(
+    "case", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SHARED if name not in QUICK)]
+)
 def test_the_certificate_does_not_know_how_many_processes_there_were(case, tmp_path, source):
     found = []
     for size in (1, 2, 4):
@@ -150,9 +157,12 @@ def test_the_certificate_does_not_know_how_many_processes_there_were(case, tmp_p
     assert found[0] == found[1] == found[2]
 
 
-def test_a_run_is_resumed_with_another_number_of_processes(tmp_path, source):
+@pytest.mark.parametrize("case", QUICK)
+def test_a_run_is_resumed_with_another_number_of_processes(case, tmp_path, source):
     out = tmp_path / "run"
-    in_team(2, source, lambda data, team: interrupt("dpgan", data, out, team=team))
+    in_team(2, source, lambda data, team: interrupt(case, data, out, team=team))
+    subsets = out / "private" / "partition.npz"
+    drawn = subsets.read_bytes() if case == "gs-wgan" else b""
     before = sum(line["count"] for line in recorded(out) if line["kind"] == "reserve")
 
     def go_on(data: ImageDataset, team: Team) -> Any:
@@ -163,6 +173,46 @@ def test_a_run_is_resumed_with_another_number_of_processes(tmp_path, source):
     planned = sum(event.count for event in release.certificate.events)
     assert 0 < before < after <= planned
     assert verify(out / "release").passed
+    assert drawn == (subsets.read_bytes() if subsets.exists() else b""), "a record stays in its subset"
+
+
+def test_more_processes_than_critics_are_refused_before_anything_is_there(tmp_path):
+    with pytest.raises(InputError, match=r"processes: 5, but there are only 4 critics to share \(privacy.subsets\)"):
+        tiny_train("gs-wgan", tiny_data(), tmp_path / "run", team=Team(0, 5))
+    assert not (tmp_path / "run").exists()
+
+
+def test_answers_of_shared_critics_are_sanitized_once_with_the_noise_of_one_process(tmp_path, source, monkeypatch):
+    """One call a step, by the leader; what the generator learns from minus what was clipped is noise of the deviation
+    that the event says, by its variance, two-sided at 1e-6."""
+    noise, answer, learnt = list[torch.Tensor](), GaussianAnswers.answer, list[torch.Tensor]()
+
+    def remember(self: GaussianAnswers, rows_private: torch.Tensor, **options: Any) -> Any:
+        given = answer(self, rows_private, **options)
+        deviation = 2 * self.clip * given.event.noise_multiplier
+        noise.append((given.value_dp - clip_rows(rows_private, self.clip)).flatten().double() / deviation)
+        learnt.append(given.value_dp / self.clip)
+        return given
+
+    learn = SlopeLearner.learn
+
+    def follow_answers(self: SlopeLearner, drawn: Any, slopes_dp: torch.Tensor) -> None:
+        assert torch.equal(slopes_dp, learnt[-1])
+        learn(self, drawn, slopes_dp)
+
+    monkeypatch.setattr(GaussianAnswers, "answer", remember)
+    monkeypatch.setattr(SlopeLearner, "learn", follow_answers)
+    in_team(3, source, lambda data, team: tiny_train("gs-wgan", data, tmp_path / "run", team=team))
+    assert len(noise) == 4
+    values = torch.cat(noise)
+
+    def rejects(values: torch.Tensor) -> bool:
+        law, square = stats.chi2(values.numel()), float(values.square().sum())
+        return bool(2 * min(law.cdf(square), law.sf(square)) < 1e-6)
+
+    assert not rejects(values)
+    assert rejects(2**0.5 * values)
+    assert rejects(values / 2**0.5)
 
 
 # Real processes

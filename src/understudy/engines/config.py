@@ -8,6 +8,7 @@ from pydantic import Field
 
 from understudy.configs import Config, Count, Natural, NonNegative, Positive, Share
 from understudy.data.domain import Domain
+from understudy.errors import InputError
 
 
 class CriticsConfig(Config):
@@ -29,6 +30,14 @@ class CriticsConfig(Config):
         parameters = 25 * width * (channels + 10 * width) + features * (1 + (domain.classes or 0))
         working = 40 * self.batch * width * height * columns * self.per_step
         return subsets * parameters * 12 + working + 2**30
+
+    def check_processes(self, processes: int, critics: int, setting: str) -> None:
+        """Refuse more processes than critics: one without any would only wait."""
+        if processes > critics:
+            raise InputError(
+                f"processes: {processes}, but there are only {critics} critics to share ({setting}); pass "
+                f"--processes {critics} at most"
+            )
 
 
 class LearnerConfig(Config):

@@ -11,6 +11,7 @@ white.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -49,7 +50,7 @@ class Drawn:
     labels: Tensor | None
     inputs: Inputs
 
-    @property
+    @cached_property
     def pool(self) -> FakePool:
         """The images as the critics see them."""
         return FakePool(self.values.detach().clamp(0, 1), self.labels)

@@ -49,39 +49,45 @@ class StoredRows:
     Privacy: as ``load_rows``; what was asked for is known to nobody but this process and its disk.
     """
 
-    def __init__(self, data: Rows) -> None:
-        self._data = data
+    def __init__(self, data: Rows, of: NDArray[np.int64] | None = None) -> None:
+        self._data, self._of = data, of
 
     def __len__(self) -> int:
-        return len(self._data.images)
+        return len(self._data.images if self._of is None else self._of)
 
     def __getitem__(self, records_private: Tensor) -> Tensor:
         """The images (..., C, H, W) of records with numbers of any shape (...)."""
         numbers = records_private.flatten()
-        images = torch.from_numpy(self._data.images[numbers.clamp(max=len(self) - 1).numpy()])
+        chosen = numbers.clamp(max=len(self) - 1).numpy()
+        images = torch.from_numpy(self._data.images[chosen if self._of is None else self._of[chosen]])
         images[numbers == len(self)] = 0
         return images.unflatten(0, records_private.shape)
 
 
-def load_all(data: Rows, device: torch.device, spare: int = 0) -> tuple[Tensor | StoredRows, Tensor | None]:
+def load_all(
+    data: Rows, device: torch.device, spare: int = 0, of: NDArray[np.int64] | None = None
+) -> tuple[Tensor | StoredRows, Tensor | None]:
     """All 8-bit images, to be asked for by number, and labels; with so many empty records at the end.
 
-    They are on the device, except those of a data store where the device is the processor: they stay on disk.
+    They are on the device, except those of a data store where the device is the processor: they stay on disk. Where
+    ``of`` names records, there are no others, and the first that it names has number 0.
 
     Privacy: as ``load_rows``.
     """
-    labels = None if data.labels is None else torch.from_numpy(data.labels).to(device)
+    labels = None if data.labels is None else torch.from_numpy(data.labels if of is None else data.labels[of])
+    labels = None if labels is None else labels.to(device)
     labels = None if labels is None else torch.cat([labels, labels.new_zeros(spare)]) if spare else labels
-    if not isinstance(data.images, StoredImages):
-        images = load_rows(data, device)[0]
+    if not isinstance(data.images, StoredImages) or (of is not None and not len(of)):
+        images = load_rows(data, device, _ALL if of is None else of)[0]
         return torch.cat([images, images.new_zeros((spare, *images.shape[1:]))]) if spare else images, labels
     if device.type == "cpu":
-        return StoredRows(data), labels
-    images = torch.zeros((len(data.images) + spare, *data.images.shape[1:]), dtype=torch.uint8, device=device)
+        return StoredRows(data, of), labels
+    count = len(data.images) if of is None else len(of)
+    images = torch.zeros((count + spare, *data.images.shape[1:]), dtype=torch.uint8, device=device)
     at_once = max(1, _AT_ONCE // images[0].numel())
-    for start in range(0, len(data.images), at_once):
-        chunk = torch.from_numpy(data.images[start : start + at_once])
-        images[start : start + len(chunk)] = chunk.to(device)
+    for start in range(0, count, at_once):
+        some = slice(start, min(start + at_once, count))
+        images[some] = torch.from_numpy(data.images[some if of is None else of[some]]).to(device)
     return images, labels
 
 

@@ -46,6 +46,10 @@ class SubsetTable:
         if len(times) != records or not bool((times == 1).all()):
             raise InputError("partition: subsets are not disjoint, so the guarantee fails; start a new run")
 
+    def to(self, device: torch.device) -> SubsetTable:
+        """The same table on a device."""
+        return SubsetTable(self.members.to(device), self.sizes.to(device))
+
     @property
     def nonempty(self) -> Tensor:
         """Which subsets (K,) hold any record: the ``active`` of a bank."""

@@ -18,14 +18,18 @@ With ``privacy.embedding_share`` a part of the budget buys a noisy mean embeddin
 generator starts and to which it stays tied by ``method.generator.embedding_pull`` while it listens to the critics. 0
 starts from random weights, as the paper does (preset ``random-start``).
 
+Several processes may share the critics (``engines/critics/sharing.py``); the generator, the sanitizing and the ledger
+stay with the first of them.
+
 Critics are never written to disk: a resumed run grows them again from their subsets and the generator, which is private
 work on the same subsets and costs nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from understudy.configs import Config, Count, MethodConfig, Positive, Share
 from understudy.data.domain import Domain
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from understudy.engines.critics.panel import Critics
+    from understudy.engines.dpsgd.sharing import Assistance
     from understudy.engines.learner import Drawn, SlopeLearner
     from understudy.models.generator import Generator
     from understudy.privacy.mechanisms import GaussianAnswers
@@ -115,6 +120,7 @@ class GsWgan(Method):
     paper: ClassVar[str] = "Chen, Orekondy, Fritz: GS-WGAN (NeurIPS 2020)"
     config_type: ClassVar[type[MethodConfig]] = GsWganConfig
     protects_people: ClassVar[bool] = True
+    shared_by_processes: ClassVar[bool] = True
     presets: ClassVar = {"random-start": _RANDOM_START, "published": _PUBLISHED, "gpu": _GPU}
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
@@ -157,6 +163,20 @@ class GsWgan(Method):
                 _report(run, step, learner, rows_private)
         answering.check_finite()
         return learner.released
+
+    def assist(self, run: Run, told: Mapping[str, Any]) -> Assistance:
+        """The critics of this process, which train and answer when the leader says so."""
+        from understudy.engines.critics.panel import Critics, CriticsHelp
+
+        config = run.plan.config_as(GsWganConfig)
+        critics = Critics.of_run(run, config.privacy.subsets or 1, config.method.critics)
+        return CriticsHelp(critics, critics.own_answers)
+
+    def check_processes(self, config: MethodConfig, processes: int) -> None:
+        """Refuse processes that would have no critic."""
+        super().check_processes(config, processes)
+        assert isinstance(config, GsWganConfig)
+        config.method.critics.check_processes(processes, config.privacy.subsets or 1, "privacy.subsets")
 
 
 def _routed_turn(learner: SlopeLearner, critics: Critics, settings: GsWganMethodConfig) -> tuple[Drawn, Tensor]:
