@@ -10,9 +10,9 @@ _AUDIT = "tests/audit/test_mechanism_audits.py::test_a_true_claim_is_confirmed_a
 
 _STEP = (
     "    while mechanism.account.remaining:\n"
-    "        total_dp = mechanism.release(softmax_gradients(mechanism, weights, rows), block=block).value_dp\n"
+    "        total_dp = mechanism.release(gradients.take(), block=block).value_dp\n"
 )
-_EXACT = "        exact = softmax_gradients(mechanism, weights, rows)\n"
+_EXACT = "        exact = gradients.take()\n"
 
 
 BUGS: tuple[Bug, ...] = (

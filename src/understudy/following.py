@@ -105,8 +105,12 @@ def follow(team: Team, source: DataOptions) -> None:
 
 
 def _assistance(run: Run, told: Mapping[str, Any]) -> Assistance:
-    """What the leader begins with, as this process helps with it."""
-    return get_method(run.plan.method).assist(run, told)
+    """What the leader begins with, as this process helps with it: work of the method, or of what goes beside many."""
+    from understudy.engines.embedding.means import EMBEDDED, assist_embedding
+    from understudy.engines.teacher.training import TAUGHT, assist_teacher
+
+    beside = {EMBEDDED: assist_embedding, TAUGHT: assist_teacher}
+    return beside.get(told["work"], get_method(run.plan.method).assist)(run, told)
 
 
 def _run(team: Team, source: DataOptions, told: Mapping[str, Any], folder: Path) -> Run:

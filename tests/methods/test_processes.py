@@ -69,12 +69,6 @@ def test_the_reference_without_privacy_cannot_either():
         get_method("gan").check_processes(get_method("gan").config_type(), 2)
 
 
-def test_a_teacher_is_not_silently_trained_by_one_of_several(tmp_path):
-    with pytest.raises(InputError, match="a teacher learns in one process"):
-        tiny_train("dpgan with a teacher", tiny_data(), tmp_path / "run", team=Team(0, 2))
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(("asked", "sentence"), [(0, "pass a number from 1"), (5000, "pass a number from 1 to 1024")])
 def test_a_number_of_processes_that_makes_no_sense_is_refused(asked, sentence):
     with pytest.raises(InputError, match=sentence), assembled(asked, "", {}):

@@ -85,7 +85,10 @@ class StoredImages:
         """A copy of some images in memory; a range, numbers or truth values select them."""
         if isinstance(selection, slice) and selection.step in (None, 1):
             return self._range(*selection.indices(len(self))[:2])
-        numbers = np.arange(len(self))[selection]
+        if isinstance(selection, slice):
+            numbers = np.arange(*selection.indices(len(self)))
+        else:
+            numbers = np.arange(len(self))[selection]
         images = self._rows[numbers]
         self._confirm(np.unique(numbers // self._block))
         self._give_back(_FAULT * numbers.size)

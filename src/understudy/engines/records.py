@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from understudy.data.dataset import ImageDataset
+from understudy.data.dataset import ImageDataset, Unit
 from understudy.data.store import StoredImages
+from understudy.distributed import ALONE, Team
 
 Selection = slice | NDArray[np.int64]
 _ALL = slice(None)
@@ -100,6 +101,27 @@ def load_batch(data: Rows, selection: Selection, device: torch.device) -> tuple[
     if labels_private is None:
         labels_private = torch.zeros(len(images_private), dtype=torch.long, device=device)
     return images_private.float() / 255, labels_private
+
+
+def own_records(data: ImageDataset, unit: Unit, team: Team) -> range | NDArray[np.int64]:
+    """Numbers of the records of the units that a process owns: unit u is that of process u mod N; alone all of them.
+
+    Privacy: private. Every unit is one process's, with all its records.
+    """
+    if unit == "record" or team.size == 1:
+        return range(team.rank, len(data), team.size)
+    return np.flatnonzero(data.unit_of_record(unit) % team.size == team.rank)
+
+
+def selection_of(records: range | NDArray[np.int64]) -> Selection:
+    """Records by number as an array is asked for them."""
+    return slice(records.start, records.stop, records.step) if isinstance(records, range) else records
+
+
+def _own_people(data: ImageDataset, team: Team) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Numbers of the records of a process's people, and whom each is of, counted from 0 among these people."""
+    records = np.asarray(own_records(data, "person", team), dtype=np.int64)
+    return records, data.unit_of_record("person")[records] // team.size
 
 
 @dataclass(frozen=True)
@@ -196,17 +218,21 @@ class Records:
         Privacy: private, to be clipped one by one; places with the filler's number do not count. Which images of a
         person are shown is secret chance that no other person has a part in, and earns no amplification.
         """
-        present = indices_private != self.filler
+        present, places = indices_private != self.filler, self._places(indices_private)
         signs = torch.ones(len(indices_private), device=indices_private.device)
         if self.people is None:
-            return Examples(*self._rows(indices_private), signs, present)
-        chosen, weights = self.people.draw(indices_private, random)
+            return Examples(*self._rows(places), signs, present)
+        chosen, weights = self.people.draw(places, random)
         images, labels = self._rows(chosen.flatten())
         together = chosen.shape
         if together[1] == 1:  # one image of everybody: as records are
             return Examples(images, labels, signs, present)
         labels = None if labels is None else labels.unflatten(0, together)
         return Examples(images.unflatten(0, together), labels, signs, present, weights)
+
+    def _places(self, units_private: Tensor) -> Tensor:
+        """Where units are held: at their numbers, where all of them are."""
+        return units_private
 
     def _rows(self, records_private: Tensor) -> tuple[Tensor, Tensor | None]:
         """Images in [0, 1] and labels of some records."""
@@ -232,9 +258,9 @@ class People:
     shown: int  # images of a person, at most: public
 
     @classmethod
-    def of(cls, data: ImageDataset, device: torch.device, shown: int) -> People:
-        """The table of a data set."""
-        owners = torch.from_numpy(data.unit_of_record("person"))
+    def of(cls, data: ImageDataset, device: torch.device, shown: int, team: Team = ALONE) -> People:
+        """The table of a data set; of several processes each has that of its own people and records."""
+        owners = torch.from_numpy(_own_people(data, team)[1])
         people = int(owners.max()) + 1 if len(owners) else 0
         sizes = torch.bincount(owners, minlength=people + 1)
         nobody = torch.tensor([len(owners)])  # the number of no record
@@ -273,13 +299,15 @@ class People:
 
 
 def people_in_chunks(
-    data: ImageDataset, most_records: int, most_people: int
+    data: ImageDataset, most_records: int, most_people: int, team: Team = ALONE
 ) -> Iterator[tuple[NDArray[np.int64], Tensor, int]]:
     """Record numbers of some people at a time, whom each is of (counted from 0 in the chunk), and how many people.
 
+    Of several processes each gets its own people.
+
     Privacy: private. A person is never divided; one with more records than ``most_records`` is a chunk alone.
     """
-    owners = data.unit_of_record("person")
+    own, owners = _own_people(data, team)
     order = np.argsort(owners, kind="stable")
     starts = np.flatnonzero(np.r_[True, np.diff(owners[order]) > 0, True]) if len(order) else np.zeros(1, np.int64)
     first, people = 0, len(starts) - 1
@@ -288,5 +316,5 @@ def people_in_chunks(
         while last < people and last - first < most_people and starts[last + 1] - starts[first] <= most_records:
             last += 1
         records = order[starts[first] : starts[last]]
-        yield records, torch.from_numpy(owners[records] - first), last - first
+        yield own[records], torch.from_numpy(owners[records] - first), last - first
         first = last

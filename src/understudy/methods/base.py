@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig
 from understudy.data.domain import Domain, refuse_people
 from understudy.data.sampling import sampling_rate
-from understudy.engines.teacher.config import IMAGES_PER_PERSON, has_teacher, teacher_costs, with_teacher
+from understudy.engines.teacher.config import IMAGES_PER_PERSON, teacher_costs, with_teacher
 from understudy.errors import InputError
 from understudy.methods.config import ConfigType, build_config, overlay
 from understudy.privacy import accounting
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 _IN_ONE_PROCESS = (
-    "processes: {} trains in one process; leave --processes out and start it once, or choose dpgan, dp-cgan or "
-    "dp-diffusion"
+    "processes: {} trains in one process; leave --processes out and start it once, or choose a method that several "
+    "can share (docs/many-machines.md)"
 )
 
 
@@ -95,10 +95,6 @@ class Method(ABC):
             return
         if not self.shared_by_processes:
             raise InputError(_IN_ONE_PROCESS.format(self.name))
-        if has_teacher(config):
-            raise InputError(
-                "processes: a teacher learns in one process; pass privacy.teacher_share=0, or leave --processes out"
-            )
 
     def claims(self, config: MethodConfig, events: Sequence[Event], budget: Budget) -> list[Guarantee]:
         """What the events of a run guarantee, the headline first; a method with several viewers says so here."""

@@ -15,8 +15,9 @@ post-processing. Methods with features of other kinds share the release and the 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -24,16 +25,18 @@ from torch import Tensor
 from understudy.configs import Precision
 from understudy.devices import low_precision
 from understudy.engines.dpsgd.products import arithmetic
+from understudy.engines.dpsgd.sharing import SharedSum, Sharing
 from understudy.engines.embedding.config import EmbeddingConfig
-from understudy.engines.records import load_batch, people_in_chunks
+from understudy.engines.records import load_batch, own_records, people_in_chunks, selection_of
 from understudy.errors import CheckError
 from understudy.files import read_tensors, write_tensors
 from understudy.models.generator import Generator, GeneratorConfig, build_generator
-from understudy.privacy.events import Event
+from understudy.privacy.events import CLASS_MEANS, Event
 from understudy.privacy.mechanisms import GaussianSum
 from understudy.runs.loop import Resumable, Stateful
 from understudy.runs.run import Run
 
+EMBEDDED = "mean embedding"  # as work that several processes share
 _REPORTS = 100
 _NUMBERS_AT_ONCE = 2**26  # of the sums of some people
 _TINT = 0.05  # a difference of mean colours, in parts of the range, that tinted frequencies see clearly
@@ -83,6 +86,12 @@ class Embedding:
         size = torch.full((len(images), 1), self.size_share**0.5, device=images.device)
         return torch.cat([phase.cos() * scale, phase.sin() * scale, size], dim=1)
 
+    @property
+    def sharing(self) -> Sharing:
+        """For processes that help: the frequencies, which the leader sends."""
+        told = {"frequencies": list(self.frequencies.shape), "size_share": self.size_share}
+        return Sharing(told, [self.frequencies], EMBEDDED)
+
 
 @dataclass(frozen=True)
 class NoisyMeans:
@@ -103,19 +112,19 @@ class NoisyMeans:
         return tuple(round(float(share), 6) for share in self.shares_dp)
 
 
-def release_means(run: Run, embedding: Features, event: Event) -> NoisyMeans:
+def release_means(run: Run, embedding: Features, event: Event, sharing: Sharing | None = None) -> NoisyMeans:
     """The one private read: the noisy class-wise sum of embeddings.
+
+    ``sharing`` says what other processes make the same features with.
 
     Privacy: a record adds one row of norm at most C = 1 to one class, a person the clipped sum of all its rows over all
     classes (add-remove, sensitivity C); one Gaussian event, no sampling, recorded before the sum is used. The sum is
-    divided by noisy sizes, never by a private count.
+    divided by noisy sizes, never by a private count. Of several processes each adds the rows of its own units.
     """
     mechanism = GaussianSum(run.ledger, run.randomness, clip=1.0, event=event)
 
     def compute_total() -> Tensor:
-        total = torch.zeros(run.plan.domain.classes or 1, embedding.count, dtype=torch.float64, device=run.device)
-        add = _add_people if run.plan.domain.unit == "person" else _add_records
-        add(run, embedding, mechanism, total)
+        total = _class_sums(run, embedding, mechanism, sharing).take()
         mechanism.check_finite()
         return total
 
@@ -123,10 +132,37 @@ def release_means(run: Run, embedding: Features, event: Event) -> NoisyMeans:
     return NoisyMeans.from_total(total_dp, embedding.size_share, run.plan.domain.nominal_units)
 
 
+def assist_means(run: Run, embedding: Features, sharing: Sharing) -> SharedSum:
+    """In a process that follows: the class-wise sum of its own units, with features that the leader fills in.
+
+    Privacy: as ``release_means``; what is summed goes to the leader, who adds the noise.
+    """
+    event = next(event for event in run.plan.events if event.purpose == CLASS_MEANS)
+    mechanism = GaussianSum(run.ledger, run.randomness, clip=1.0, event=event)
+    return _class_sums(run, embedding, mechanism, sharing)
+
+
+def assist_embedding(run: Run, told: Mapping[str, Any]) -> SharedSum:
+    """The same with Fourier features. Privacy: as ``assist_means``."""
+    embedding = Embedding(torch.zeros(told["frequencies"], device=run.device), told["size_share"])
+    return assist_means(run, embedding, embedding.sharing)
+
+
+def _class_sums(run: Run, embedding: Features, mechanism: GaussianSum, sharing: Sharing | None) -> SharedSum:
+    def own_sum() -> Tensor:
+        total = torch.zeros(run.plan.domain.classes or 1, embedding.count, dtype=torch.float64, device=run.device)
+        add = _add_people if run.plan.domain.unit == "person" else _add_records
+        add(run, embedding, mechanism, total)
+        return total
+
+    return SharedSum(run.team, mechanism, own_sum, sharing)
+
+
 def _add_records(run: Run, embedding: Features, mechanism: GaussianSum, total: Tensor) -> None:
-    micro_batch = run.plan.config.runtime.micro_batch
-    for start in range(0, len(run.data), micro_batch):
-        images_private, labels_private = load_batch(run.data, slice(start, start + micro_batch), run.device)
+    micro_batch, own = run.plan.config.runtime.micro_batch, own_records(run.data, "record", run.team)
+    for start in range(0, len(own), micro_batch):
+        some = selection_of(own[start : start + micro_batch])
+        images_private, labels_private = load_batch(run.data, some, run.device)
         mechanism.accumulate(total, embedding(images_private), labels_private)
 
 
@@ -139,7 +175,7 @@ def _add_people(run: Run, embedding: Features, mechanism: GaussianSum, total: Te
     """
     classes, features = total.shape
     micro_batch, at_once = run.plan.config.runtime.micro_batch, max(1, _NUMBERS_AT_ONCE // total.numel())
-    for records, owners, people in people_in_chunks(run.data, micro_batch, at_once):
+    for records, owners, people in people_in_chunks(run.data, micro_batch, at_once, run.team):
         images_private, labels_private = load_batch(run.data, records, run.device)
         filling = images_private.new_zeros(max(0, micro_batch - len(records)), *images_private.shape[1:])
         rows = embedding(torch.cat([images_private, filling]))[: len(records)]

@@ -34,7 +34,7 @@ class EmbeddingStart:
         if event is None:
             return None
         embedding = Embedding.of_run(run, settings)
-        return cls(embedding, release_means(run, embedding, event))
+        return cls(embedding, release_means(run, embedding, event, embedding.sharing))
 
     def fit(self, run: Run, generator: Generator, settings: FitConfig, random: torch.Generator) -> None:
         """Fit a generator before its training begins, with progress; a stopped run fits it again when resumed."""

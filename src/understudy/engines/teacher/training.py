@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,8 +22,9 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from understudy.data.store import StoredImages
 from understudy.engines.dpsgd.products import arithmetic
+from understudy.engines.dpsgd.sharing import Assistance, SharedSum, Sharing
 from understudy.engines.dpsgd.step import Inputs, PrivateStep, StepOptions, step_precision
-from understudy.engines.records import Examples, People, Records, load_batch
+from understudy.engines.records import Examples, People, Records, load_batch, own_records, selection_of
 from understudy.engines.teacher.config import CLIP, IMAGES_PER_PERSON, MOMENTUM, PrivateTeacherConfig
 from understudy.errors import BudgetError, InputError
 from understudy.files import read_tensors, write_tensors
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from understudy.data.domain import Domain
     from understudy.engines.dpsgd.gradients import Loss
 
+TAUGHT = "teacher"  # as work that several processes share
 _AVERAGED = 0.1  # of the steps: of more of them the mean would lag behind a teacher that is still learning
 _KEPT = 20  # times that the state is written, and so the ledger
 _HEAD = "head."  # of the names of a network's weights
@@ -52,14 +54,16 @@ def train_teacher(run: Run, config: PrivateTeacherConfig, event: Event, clip: fl
     """The teacher whose steps ``event`` of the plan pays for, trained now, or from where a stopped run left it.
 
     Privacy: all executions of one event, see ``softmax_gradients`` and ``PrivateStep``. The state that is kept is made
-    of sanitized values. Steps that were recorded and whose result was lost are not taken again.
+    of sanitized values. Steps that were recorded and whose result was lost are not taken again. Of several processes
+    each computes features of its own units, and sums their gradients.
     """
     account, teacher = run.ledger.account(event), new_teacher(run.plan.domain, config).to(run.device)
     kept = _kept_state(run.files.teacher, account)
     if account.remaining:
-        records = FeatureRecords(run, teacher.features)
-        lesson = _linear_lesson if config.kind == "linear" else _network_lesson
-        for state in lesson(_Lesson(run, teacher, config, event, clip), records, kept):
+        lesson = _Lesson(run, teacher, config, event, clip)
+        lesson.sharing.announce(run.team)  # now, so that all of them compute features at the same time
+        learn = _linear_lesson if config.kind == "linear" else _network_lesson
+        for state in learn(lesson, FeatureRecords(run, teacher.features), kept):
             write_tensors(run.files.teacher, state)
             run.prepare(teacher_taught=float(state["steps"] / event.count))
             kept = state
@@ -67,6 +71,20 @@ def train_teacher(run: Run, config: PrivateTeacherConfig, event: Event, clip: fl
     run.lost_steps += event.count - int(kept["steps"])
     _load(teacher, kept)
     return teacher.cpu().eval()
+
+
+def assist_teacher(run: Run, told: Mapping[str, Any]) -> Assistance:
+    """In a process that follows: the sums of a teacher's gradients over the units that it owns.
+
+    Privacy: as ``train_teacher``; what is summed goes to the leader, who adds the noise and spends.
+    """
+    config, event = PrivateTeacherConfig.model_validate(told["teacher"]), Event.model_validate(told["event"])
+    teacher = new_teacher(run.plan.domain, config).to(run.device)
+    lesson, records = _Lesson(run, teacher, config, event, told["clip"]), FeatureRecords(run, teacher.features)
+    if config.kind == "network":
+        return _network_step(lesson, records)
+    mechanism = GaussianSum(run.ledger, run.randomness, clip=lesson.clip, event=event)
+    return _linear_sum(lesson, records, mechanism, torch.zeros(lesson.shape, device=run.device))
 
 
 def with_teacher(teacher: Teacher | None, generator: Generator, config: PrivateTeacherConfig) -> Generator:
@@ -143,13 +161,16 @@ def _images_per_person(run: Run) -> int:
 class FeatureRecords(Records):
     """Scattering features of all private records, in half precision, with an empty record at the end.
 
-    Those of a data store are kept on disk where the device is the processor.
+    Those of a data store are kept on disk where the device is the processor. Of several processes each has those of the
+    units that it owns, and is asked for units by the numbers that they have among all.
 
     Privacy: features are a function of one image and of nothing else; they are private, and so is how many there are.
     """
 
     def __init__(self, run: Run, scattering: Scattering) -> None:
-        count, self._type = len(run.data), _number_type(run)
+        self._team, unit = run.team, run.plan.domain.unit
+        own = own_records(run.data, unit, run.team)
+        count, self._type = len(own), _number_type(run)
         shape = (count + 1, scattering.maps, *scattering.grid)
         on_disk = isinstance(run.data.images, StoredImages) and run.device.type == "cpu"
         self.features: Tensor = (
@@ -159,19 +180,27 @@ class FeatureRecords(Records):
         for part in range(_REPORTS):  # as many reports of the same values, however many records there are
             for start in range(part * count // _REPORTS, (part + 1) * count // _REPORTS, _CHUNK):
                 chunk = slice(start, min((part + 1) * count // _REPORTS, start + _CHUNK))
-                images_private, labels_private = load_batch(run.data, chunk, run.device)
+                images_private, labels_private = load_batch(run.data, selection_of(own[chunk]), run.device)
                 self.features[chunk] = _in_full_chunks(scattering, images_private).half()
                 self.labels[chunk] = labels_private
             run.prepare(teacher_features=(part + 1) / _REPORTS)
         self.people = None
-        if run.plan.domain.unit == "person":
-            self.people = People.of(run.data, run.device, _images_per_person(run))
-        self.filler = count if self.people is None else len(self.people.sizes) - 1
+        if unit == "person":
+            self.people = People.of(run.data, run.device, _images_per_person(run), run.team)
+        self._nobody = count if self.people is None else len(self.people.sizes) - 1
+        self.filler = self._nobody if run.team.size == 1 else len(np.unique(run.data.unit_of_record(unit)))
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one record's features."""
         return tuple(self.features.shape[1:])
+
+    def _places(self, units_private: Tensor) -> Tensor:
+        """Where the units of this process are held; all others are nobody's."""
+        if self._team.size == 1:
+            return units_private
+        own = (units_private % self._team.size == self._team.rank) & (units_private != self.filler)
+        return torch.where(own, units_private // self._team.size, self._nobody)
 
     def _rows(self, records_private: Tensor) -> tuple[Tensor, Tensor | None]:
         """Features and labels of some records."""
@@ -275,6 +304,24 @@ class _Lesson:
         """After so many steps the state is kept; the ledger is written as often."""
         return max(1, self.event.count // _KEPT)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the weights of a softmax layer with its bias."""
+        return self.run.plan.domain.classes or 1, self.teacher.features.count + 1
+
+    @property
+    def sharing(self) -> Sharing:
+        """For processes that help: what is taught, and how."""
+        told = {"teacher": self.config.model_dump(mode="json"), "event": self.event.model_dump(mode="json")}
+        return Sharing({**told, "clip": self.clip}, work=TAUGHT)
+
+
+def _linear_sum(lesson: _Lesson, records: FeatureRecords, mechanism: GaussianSum, weights: Tensor) -> SharedSum:
+    """The sum of clipped gradients at ``weights``, whatever they are then. Privacy: see ``softmax_gradients``."""
+    rows = SoftmaxRows(records.features[:-1].flatten(1), records.labels[:-1], records.people)
+    sharing = Sharing(None, [weights])
+    return SharedSum(lesson.run.team, mechanism, lambda: softmax_gradients(mechanism, weights, rows), sharing)
+
 
 def _linear_lesson(
     lesson: _Lesson, records: FeatureRecords, kept: Mapping[str, Tensor] | None
@@ -285,16 +332,16 @@ def _linear_lesson(
     """
     run, event = lesson.run, lesson.event
     mechanism = GaussianSum(run.ledger, run.randomness, clip=lesson.clip, event=event)
-    rows = SoftmaxRows(records.features[:-1].flatten(1), records.labels[:-1], records.people)
-    shape, block = (run.plan.domain.classes or 1, lesson.teacher.features.count + 1), lesson.block
-    names = ("weights", "velocity", "sum")
-    begun = dict.fromkeys(names, torch.zeros(shape)) if kept is None else kept
-    weights, velocity, later = (begun[name].to(run.device) for name in names)
+    block, names = lesson.block, ("weights", "velocity", "sum")
+    begun = dict.fromkeys(names, torch.zeros(lesson.shape)) if kept is None else kept
+    weights, velocity, later = (begun[name].to(run.device, copy=True) for name in names)
+    gradients = _linear_sum(lesson, records, mechanism, weights)
     steps, summed = (0, 0) if kept is None else (int(kept["steps"]), int(kept["summed"]))
     while mechanism.account.remaining:
-        total_dp = mechanism.release(softmax_gradients(mechanism, weights, rows), block=block).value_dp
+        total_dp = mechanism.release(gradients.take(), block=block).value_dp
         velocity = MOMENTUM * velocity + (total_dp / run.plan.domain.nominal_units).float()
-        weights, steps = weights - (lesson.config.learning_rate or 1.0) * velocity, steps + 1
+        weights.sub_((lesson.config.learning_rate or 1.0) * velocity)
+        steps += 1
         if steps > (1 - _AVERAGED) * event.count:
             later, summed = later + weights, summed + 1
         if steps % block == 0 or not mechanism.account.remaining:
@@ -310,12 +357,7 @@ def _network_lesson(
 
     Privacy: all private reads are those of ``PrivateStep``.
     """
-    run, teacher, sampling = lesson.run, lesson.teacher, lesson.event.sampling
-    assert isinstance(sampling, PoissonSampling)
-    batch = round(sampling.rate * run.plan.domain.nominal_units)
-    rate = lesson.config.learning_rate or 1e-3
-    options = StepOptions(batch, lesson.clip, rate, images_per_person=_images_per_person(run))
-    stepping = PrivateStep(run, teacher.head, _naming, options, lesson.event, records=records)
+    teacher, stepping = lesson.teacher, _network_step(lesson, records)
     if kept is not None:
         _load(teacher, kept)
         stepping.optimizer.load_state_dict({name: kept[name] for name in ("first", "second", "steps")})
@@ -326,6 +368,17 @@ def _network_lesson(
             stepping.check_finite()
             moments = {name: torch.as_tensor(value) for name, value in stepping.optimizer.state_dict().items()}
             yield {**{f"{_HEAD}{name}": value for name, value in teacher.head.state_dict().items()}, **moments}
+
+
+def _network_step(lesson: _Lesson, records: FeatureRecords) -> PrivateStep:
+    """The step of a network. Privacy: at the rate that is accounted."""
+    run, sampling = lesson.run, lesson.event.sampling
+    assert isinstance(sampling, PoissonSampling)
+    batch = round(sampling.rate * run.plan.domain.nominal_units)
+    rate = lesson.config.learning_rate or 1e-3
+    options = StepOptions(batch, lesson.clip, rate, images_per_person=_images_per_person(run))
+    sharing = Sharing(None)
+    return PrivateStep(run, lesson.teacher.head, _naming, options, lesson.event, records=records, sharing=sharing)
 
 
 def _naming(records_private: Examples, random: torch.Generator) -> tuple[Inputs, Loss]:

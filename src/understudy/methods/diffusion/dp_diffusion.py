@@ -42,6 +42,7 @@ from understudy.privacy.events import Event, PoissonSampling
 from understudy.privacy.plan import Plan
 
 if TYPE_CHECKING:
+    from understudy.engines.dpsgd.sharing import Assistance
     from understudy.engines.dpsgd.step import PrivateStep
     from understudy.engines.embedding.start import EmbeddingStart
     from understudy.methods.diffusion.learner import Denoiser
@@ -223,11 +224,14 @@ class DpDiffusion(Method):
                 denoiser.show(step)
         return denoiser.released
 
-    def assist(self, run: Run, told: Mapping[str, Any]) -> PrivateStep:
-        """The denoising step, with a network of the leader's shape."""
+    def assist(self, run: Run, told: Mapping[str, Any]) -> Assistance:
+        """The denoising step, with a network of the leader's shape; or the sums of central images."""
+        from understudy.methods.diffusion.central_images import CENTRAL_IMAGES_SHARED, assist_central_images
         from understudy.methods.diffusion.learner import Denoiser
         from understudy.models.generator import DiffusionGeneratorConfig
 
+        if told["work"] == CENTRAL_IMAGES_SHARED:
+            return assist_central_images(run)
         network = DiffusionGeneratorConfig.model_validate(told["generator"])
         return _denoising_step(run, Denoiser(run, network, run.plan.config_as(DpDiffusionConfig).method))
 

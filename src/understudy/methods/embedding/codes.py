@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from understudy.engines.dpsgd.sharing import Sharing
 from understudy.engines.embedding.means import Embedding, Fit, NoisyMeans, distance
 from understudy.files import read_tensors, write_tensors
 from understudy.methods.embedding.dp_merf_ae import CodeEmbeddingConfig
 from understudy.models.autoencoder import DecoderGenerator
 from understudy.runs.run import Run
+
+CODES = "mean embedding of codes"  # as work that several processes share
 
 
 class CodeEmbedding:
@@ -31,6 +34,17 @@ class CodeEmbedding:
             write_tensors(path, {"frequencies": drawn / settings.length_scale})
         frequencies = read_tensors(path)[0]["frequencies"].to(run.device)
         return cls(encoder, Embedding(frequencies, settings.size_share))
+
+    @classmethod
+    def of_shape(cls, run: Run, encoder: nn.Module, code: int, settings: CodeEmbeddingConfig) -> CodeEmbedding:
+        """Features of a process that helps: the leader fills in the encoder's weights and the frequencies."""
+        empty = torch.zeros(code, settings.frequencies, device=run.device)
+        return cls(encoder.to(run.device), Embedding(empty, settings.size_share))
+
+    @property
+    def sharing(self) -> Sharing:
+        """For processes that help: the encoder, which is sanitized, and the frequencies, which the leader sends."""
+        return Sharing({}, [*self._encoder.parameters(), *self._encoder.buffers(), self.of_codes.frequencies], CODES)
 
     @property
     def size_share(self) -> float:

@@ -14,7 +14,8 @@ and splits its budget; class sizes are part of the same release.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -27,6 +28,7 @@ from understudy.privacy.budget import Budget
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
+    from understudy.engines.dpsgd.sharing import Assistance
     from understudy.models.generator import Generator
     from understudy.runs.run import Run
 
@@ -73,6 +75,7 @@ class DpHp(Method):
     paper: ClassVar[str] = "Vinaroz et al.: Hermite Polynomial Features for Private Data Generation (ICML 2022)"
     config_type: ClassVar[type[MethodConfig]] = DpHpConfig
     protects_people: ClassVar[bool] = True
+    shared_by_processes: ClassVar[bool] = True
     presets: ClassVar = {"gpu": _GPU, "sum-kernel": _SUM_KERNEL}
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
@@ -97,8 +100,16 @@ class DpHp(Method):
 
         settings, random = run.plan.config_as(DpHpConfig).method, run.randomness.generator(run.device)
         features = HermiteFeatures.of_run(run, settings)
-        target = release_means(run, features, run.plan.events[0])
+        target = release_means(run, features, run.plan.events[0], features.sharing)
         return fitted_generator(run, features, target, settings, random)
+
+    def assist(self, run: Run, told: Mapping[str, Any]) -> Assistance:
+        """The class-wise sum of Hermite features, with the leader's groups of pixels."""
+        from understudy.engines.embedding.means import assist_means
+        from understudy.methods.embedding.hermite import HermiteFeatures
+
+        features = HermiteFeatures.of_shape(run, told["groups"], run.plan.config_as(DpHpConfig).method)
+        return assist_means(run, features, features.sharing)
 
 
 def _decided(settings: DpHpMethodConfig, domain: Domain) -> DpHpMethodConfig:

@@ -56,6 +56,7 @@ class DpMerf(Method):
     paper: ClassVar[str] = "Harder, Adamczewski, Park: DP-MERF (AISTATS 2021)"
     config_type: ClassVar[type[MethodConfig]] = DpMerfConfig
     protects_people: ClassVar[bool] = True
+    shared_by_processes: ClassVar[bool] = True
     presets: ClassVar = {"gpu-colour": _GPU_COLOUR}
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
@@ -82,5 +83,5 @@ class DpMerf(Method):
 
         settings, random = run.plan.config_as(DpMerfConfig).method, run.randomness.generator(run.device)
         embedding = Embedding.of_run(run, settings)
-        target = release_means(run, embedding, run.plan.events[0])
+        target = release_means(run, embedding, run.plan.events[0], embedding.sharing)
         return fitted_generator(run, embedding, target, settings, random)

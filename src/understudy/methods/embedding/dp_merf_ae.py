@@ -16,8 +16,9 @@ them. Encoder and embedding stay in the private folder.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from understudy.configs import Config, Count, Fraction, MethodConfig, Positive, Share
 from understudy.data.domain import Domain
@@ -31,10 +32,11 @@ from understudy.privacy.events import Event
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
+    from understudy.engines.dpsgd.sharing import Assistance
     from understudy.engines.dpsgd.step import PrivateStep
     from understudy.engines.embedding.means import NoisyMeans
     from understudy.methods.embedding.codes import CodeEmbedding
-    from understudy.models.autoencoder import Autoencoder, DecoderGenerator
+    from understudy.models.autoencoder import Autoencoder, DecoderGenerator, Encoder
     from understudy.models.generator import Generator
     from understudy.runs.loop import Stateful
     from understudy.runs.run import Run
@@ -111,6 +113,7 @@ class DpMerfAe(Method):
     paper: ClassVar[str] = "Harder, Adamczewski, Park: DP-MERF (arXiv 2020), with auto-encoder"
     config_type: ClassVar[type[MethodConfig]] = DpMerfAeConfig
     protects_people: ClassVar[bool] = True
+    shared_by_processes: ClassVar[bool] = True
     presets: ClassVar = {"paper": _PAPER, "gpu": _GPU, "gpu-colour": _GPU_COLOUR}
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
@@ -132,13 +135,13 @@ class DpMerfAe(Method):
         """Train the auto-encoder, release the embedding of its codes once, then learn to draw codes."""
         from understudy.engines.embedding.means import report_fit
         from understudy.methods.embedding.codes import CodeEmbedding, CodeFit
-        from understudy.models.autoencoder import Autoencoder, Encoder
+        from understudy.models.autoencoder import Autoencoder
         from understudy.runs.loop import Resumable
 
         config, random = run.plan.config_as(DpMerfAeConfig), run.randomness.generator(run.device)
         settings = config.method
         generator = _generator(run)
-        encoder = Encoder(run.plan.domain.shape, settings.autoencoder.code, settings.autoencoder.width or 1)
+        encoder = _encoder(run)
         network = Autoencoder(encoder, generator.decoder).to(run.device)
         stepping = autoencoder_steps(run, network, config)
         embedding = CodeEmbedding.of_run(run, encoder, settings.autoencoder.code, settings.embedding)
@@ -161,6 +164,18 @@ class DpMerfAe(Method):
             _release_target(run, embedding, generator)
         return generator
 
+    def assist(self, run: Run, told: Mapping[str, Any]) -> Assistance:
+        """The auto-encoder's steps, or the class-wise sum of codes by the leader's encoder."""
+        from understudy.engines.embedding.means import assist_means
+        from understudy.methods.embedding.codes import CODES, CodeEmbedding
+        from understudy.models.autoencoder import Autoencoder
+
+        config, encoder = run.plan.config_as(DpMerfAeConfig), _encoder(run)
+        if told["work"] != CODES:
+            return autoencoder_steps(run, Autoencoder(encoder, _generator(run).decoder).to(run.device), config)
+        embedding = CodeEmbedding.of_shape(run, encoder, config.method.autoencoder.code, config.method.embedding)
+        return assist_means(run, embedding, embedding.sharing)
+
 
 def _train_autoencoder(run: Run, stepping: PrivateStep, step: int) -> None:
     """One step by DP-SGD; where a crash lost reserved steps there are fewer of them, never more."""
@@ -175,10 +190,17 @@ def _release_target(run: Run, embedding: CodeEmbedding, generator: Generator) ->
     """The noisy class means; noisy class sizes become the generator's law of labels. In a resumed run: found again."""
     from understudy.engines.embedding.means import release_means
 
-    target = release_means(run, embedding, run.plan.events[1])
+    target = release_means(run, embedding, run.plan.events[1], embedding.sharing)
     if run.plan.domain.labelled:
         generator.config = generator.config.model_copy(update={"label_weights": target.label_weights()})
     return target
+
+
+def _encoder(run: Run) -> Encoder:
+    from understudy.models.autoencoder import Encoder
+
+    settings = run.plan.config_as(DpMerfAeConfig).method.autoencoder
+    return Encoder(run.plan.domain.shape, settings.code, settings.width or 1)
 
 
 def _generator(run: Run) -> DecoderGenerator:
@@ -197,6 +219,7 @@ def _generator(run: Run) -> DecoderGenerator:
 
 def autoencoder_steps(run: Run, network: Autoencoder, config: DpMerfAeConfig) -> PrivateStep:
     """DP-SGD on the auto-encoder of a run; the loss of an image is that of its reconstruction."""
+    from understudy.engines.dpsgd.sharing import Sharing
     from understudy.engines.dpsgd.step import PrivateStep, StepOptions
     from understudy.models.autoencoder import reconstruction_losses
 
@@ -211,6 +234,7 @@ def autoencoder_steps(run: Run, network: Autoencoder, config: DpMerfAeConfig) ->
         lambda shown, _: ((shown.images,), lambda raw: reconstruction_losses(raw, shown.images)),
         options,
         run.plan.events[0],
+        sharing=Sharing(),
     )
 
 

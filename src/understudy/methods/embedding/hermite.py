@@ -20,6 +20,7 @@ import math
 import torch
 from torch import Tensor
 
+from understudy.engines.dpsgd.sharing import Sharing
 from understudy.files import read_tensors, write_tensors
 from understudy.methods.embedding.dp_hp import HermiteConfig
 from understudy.runs.run import Run
@@ -59,6 +60,17 @@ class HermiteFeatures:
             keys = torch.rand(settings.groups or 0, pixels, generator=run.randomness.generator())
             write_tensors(path, {"groups": keys.argsort(dim=1)[:, : settings.group_pixels].contiguous()})
         return cls(read_tensors(path)[0]["groups"].to(run.device), pixels, settings)
+
+    @classmethod
+    def of_shape(cls, run: Run, groups: list[int], settings: HermiteConfig) -> HermiteFeatures:
+        """Features of a process that helps: the leader fills in the groups."""
+        empty = torch.zeros(groups, dtype=torch.long, device=run.device)
+        return cls(empty, run.plan.domain.values, settings)
+
+    @property
+    def sharing(self) -> Sharing:
+        """For processes that help: the groups, which the leader sends."""
+        return Sharing({"groups": list(self._groups.shape)}, [self._groups] if len(self._groups) else [])
 
     @property
     def size_share(self) -> float:
