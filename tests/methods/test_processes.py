@@ -32,7 +32,7 @@ from ..helpers.data import dealt, tiny_data
 from ..helpers.runs import interrupt, recorded, tiny_train
 from ..helpers.teams import together
 
-SHARED = ("dp-cgan", "dp-diffusion", "dpgan", "gs-wgan")
+SHARED = ("dp-cgan", "dp-diffusion", "dp-hp", "dp-merf", "dp-merf-ae", "dpgan", "gs-wgan")
 QUICK = ("dpgan", "gs-wgan")  # one of each engine; the others are slow
 
 
