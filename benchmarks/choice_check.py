@@ -25,6 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 
 import understudy as us
@@ -53,13 +54,17 @@ class Task:
     records: int
     epsilon: float
 
-    def loaded(self, split: str = "train") -> us.ImageDataset:
-        """All of it for a test, else its first records; the unit is a record."""
+    def whole(self, split: str = "train") -> us.ImageDataset:
+        """All of it; the unit is a record."""
         name, channels = _DATA[self.data]
-        whole = us.load(name, split=split, options=source_options(channels=channels))
-        if split == "test" or self.records == len(whole):
+        return us.load(name, split=split, options=source_options(channels=channels))
+
+    def loaded(self) -> us.ImageDataset:
+        """So many records, evenly spaced: cells go by patient."""
+        whole = self.whole()
+        if self.records == len(whole):
             return whole
-        kept, classes = slice(self.records), whole.domain.classes
+        kept, classes = np.linspace(0, len(whole) - 1, self.records).astype(int), whole.domain.classes
         return us.from_arrays(whole.images[kept], whole.labels[kept], records=self.records, classes=classes)
 
 
@@ -81,7 +86,7 @@ def rivals(choice: Choice) -> dict[str, Considered]:
 
 def measure(task: Task, name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Train a candidate as ``auto`` would, and score it."""
-    data, test = task.loaded(), task.loaded("test")
+    data = task.loaded()
     considered = rivals(chosen(data.domain, task, options))[name]
     candidate = considered.candidate
     config = overlay(candidate.config, {"runtime": {"device": options.device}})
@@ -95,7 +100,7 @@ def measure(task: Task, name: str, options: argparse.Namespace) -> dict[str, Any
         device=options.device, real_data_private=False, fast=options.device == "cpu", reference=False
     )
     metrics = with_colour(("cnn",), data.domain.shape[0]) if options.metrics is None else options.metrics.split(",")
-    result = evaluate(images, labels, task.loaded(), test, metrics, scoring)
+    result = evaluate(images, labels, task.whole(), task.whole("test"), metrics, scoring)
     return {
         **identity(task, considered, options),
         "error_rates": {metric: 1 - (result.value(metric) or 0.0) for metric in metrics},
@@ -154,9 +159,9 @@ def check(options: argparse.Namespace) -> None:
 def every_choice(options: argparse.Namespace) -> Iterator[tuple[Task, Choice | str]]:
     """What ``auto`` says of each task, or why it says nothing."""
     for data in options.data:
-        whole = Task(data, 0, 0.0).loaded("train") if options.records is None else None
+        records = options.records or len(Task(data, 0, 0.0).whole())
         for epsilon in options.epsilon:
-            task = Task(data, len(whole) if whole is not None else options.records, epsilon)
+            task = Task(data, records, epsilon)
             try:
                 yield task, chosen(task.loaded().domain, task, options)
             except InputError as error:
@@ -214,7 +219,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--time", default="20m", help="that one is ready to wait, as of train")
     parser.add_argument("--data", nargs="+", default=list(_DATA), choices=list(_DATA))
-    parser.add_argument("--records", type=int, help="the first so many of each data set; all unless given")
+    parser.add_argument("--records", type=int, help="so many of each data set, evenly spaced; all unless given")
     parser.add_argument("--epsilon", nargs="+", type=float, default=[3.0, 10.0])
     parser.add_argument("--samples", type=int, help="drawn and trained on; 20000 on a graphics card, else 4000")
     parser.add_argument("--metrics", help="of cnn and resnet; cnn unless given, in colour both")

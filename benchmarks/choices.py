@@ -2,15 +2,16 @@
 
     python benchmarks/choices.py --seconds 3600      measures on this processor, one run after the other, until then
     python benchmarks/choices.py --at-once 12        the same, twelve runs at once, each a process of one thread
+    python benchmarks/choices.py --device cuda       measures what a graphics card has time for, on few records
     python benchmarks/choices.py --table             writes src/understudy/methods/choices.json from what was measured
     python benchmarks/choices.py --check             fails where that file is not what --table would write
 
 A run trains a candidate on N images of a data set (the first; of FEMNIST, which goes by writer, evenly spaced ones) and
 scores a CNN, trained on generated images alone, by real test images; classes that are never drawn count as missed. It
-is made once, on one thread, and ``cpu_seconds`` is the time of that thread's work. Finished runs are in
-``results/choices-cpu.json``, each with the machine that it was made on, and are not made again. What a graphics card
-does is taken from the rows of ``headline.py`` in ``results/``. Malaria cells and CIFAR-10 stay out: they test the
-choice.
+is made once; on a processor on one thread, and ``cpu_seconds`` is the time of that thread's work. Finished runs are in
+``results/choices-cpu.json`` and ``results/choices-cuda.json``, each with the machine that it was made on, and are not
+made again. What a graphics card does with all records is taken from the rows of ``headline.py`` in ``results/``.
+Malaria cells and CIFAR-10 stay out: they test the choice.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ import numpy as np
 import torch
 
 import understudy as us
-from record import command_line, current_commit
+from record import command_line, current_commit, device_name
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.methods.base import configure
-from understudy.methods.config import apply_settings
+from understudy.methods.config import apply_settings, overlay
 from understudy.methods.registry import get_method
 
 _RESULTS = Path(__file__).parent / "results"
-_CPU_ROWS = "choices-cpu.json"
+_ROWS = {"cpu": "choices-cpu.json", "cuda": "choices-cuda.json"}
 _TABLE = Path(__file__).parents[1] / "src/understudy/methods/choices.json"
 _DELTA = 1e-5
 _SIZES = {"digits": 1437, "mnist": 60_000, "fashion-mnist": 60_000, "femnist": 66_128}
 _CLASSES = {"digits": 10, "mnist": 10, "fashion-mnist": 10, "femnist": 62}
 _CHANCE = {"digits": 0.1333, "mnist": 0.1135, "fashion-mnist": 0.1, "femnist": 0.0727}  # of always the commonest class
-_SAMPLES = {"femnist": 6200}  # 100 of each class; of the others 2,000 in all
+_SAMPLES = {"cpu": 200, "cuda": 2000}  # of each class; of FEMNIST half as many
 _ALONE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # one thread, no graphics card
 _ON_GPU = ("dp-diffusion", "dp-merf", "dp-merf-ae", "dpgan", "gs-wgan")  # whose rows of the results are taken over
 _REAL_ROWS = {"mnist": "check-real-data-mnist.json", "fashion-mnist": "check-real-data-fashion_mnist.json"}
@@ -72,6 +73,7 @@ class Candidate:
 _FIT = {"frequencies": 2000, "steps": 600, "batch": 200}
 _QUICK_FIT = {"frequencies": 1000, "steps": 300, "batch": 150}
 _SMALL_ENCODER = {"privacy": {"batch": 100, "steps": 200}, "method": {"embedding": {"steps": 600, "batch": 200}}}
+_LONGER_ENCODER = {"privacy": {"batch": 200, "steps": 600}, "method": {"embedding": {"steps": 2000, "batch": 300}}}
 _SMALL_DENOISER = {
     "privacy": {"batch": 64, "steps": 60},
     "method": {
@@ -106,12 +108,32 @@ _USUAL = (
 )
 _OTHERS = (
     Candidate("dp-merf-ae", "dp-merf-ae", None, _SMALL_ENCODER),
-    Candidate("dp-diffusion", "dp-diffusion", "cpu", _SMALL_DENOISER),
     Candidate("dpgan", "dpgan", None, _SMALL_DISCRIMINATOR),
 )
-_TAUGHT_OTHERS = (Candidate("dp-diffusion, teacher 0.4", "dp-diffusion", "cpu", _TAUGHT_DENOISER),)
+_LONGER = (Candidate("dp-merf-ae, longer", "dp-merf-ae", None, _LONGER_ENCODER),)
+_DENOISERS = (  # of which a processor has time for small ones alone
+    Candidate("dp-diffusion", "dp-diffusion", "cpu", _SMALL_DENOISER),
+    Candidate("dp-diffusion, teacher 0.4", "dp-diffusion", "cpu", _TAUGHT_DENOISER),
+)
 _CRITICS = (Candidate("gs-wgan", "gs-wgan", None, _FEW_CRITICS),)  # elsewhere than on tiny images they take hours
-_ON_CPU = {each.name: each for each in (*_QUICK, *_USUAL, *_OTHERS, *_TAUGHT_OTHERS, *_CRITICS)}
+_ON_CPU = (*_QUICK, *_USUAL, *_OTHERS, *_LONGER, *_DENOISERS, *_CRITICS)
+_LONG_FIT = {"batch": 1000, "steps": 4000}
+_ON_CARD = (
+    Candidate("dp-merf, long", "dp-merf", None, {"method": _LONG_FIT}),
+    Candidate("dp-merf, long, teacher 0.4", "dp-merf", None, _taught(0.4, _LONG_FIT)),
+    Candidate(
+        "dp-diffusion gpu-eps1, teacher 0.4",
+        "dp-diffusion",
+        "gpu-eps1",
+        {
+            "privacy": {"teacher_share": 0.4, "embedding_share": 0.3, "batch": 1024},
+            "method": {"last_rate": 0.02, "learning_rate": 0.001, "widths": [16, 32, 32]},
+        },
+    ),
+    Candidate("dp-merf-ae gpu", "dp-merf-ae", "gpu"),
+    Candidate("gs-wgan gpu", "gs-wgan", "gpu"),
+)
+_CANDIDATES = {each.name: each for each in (*_ON_CPU, *_ON_CARD)}
 
 
 @dataclass(frozen=True)
@@ -127,34 +149,45 @@ def _both(records: int, epsilon: float, candidates: Sequence[Candidate]) -> list
     return [(Cell(name, records, epsilon), candidates) for name in ("mnist", "fashion-mnist")]
 
 
-_CELLS = (  # and who is tried there; cheap and telling ones first, so that a cut costs the least
-    (Cell("digits", 1437, 3), (*_USUAL, *_OTHERS, *_CRITICS)),
-    (Cell("digits", 1437, 10), _USUAL),
-    (Cell("digits", 1437, 1), _USUAL),
-    (Cell("mnist", 60_000, 10), _QUICK[:1]),  # the longest of all: a linear teacher sees every record in each step
-    *_both(60_000, 10, (_QUICK[1], *_OTHERS)),
-    *_both(5000, 3, (*_QUICK, *_OTHERS)),
-    *_both(20_000, 10, (*_QUICK, *_OTHERS)),
-    *_both(1000, 3, (*_QUICK, *_OTHERS)),
-    *_both(60_000, 10, _USUAL[1:2]),
-    *_both(5000, 3, (*_TAUGHT_OTHERS, *_USUAL[:2])),
-    *((Cell("digits", 1437, epsilon), (*_OTHERS, *_TAUGHT_OTHERS)) for epsilon in (10, 1)),
-    (Cell("femnist", 5000, 10), (*_QUICK[:2], *_OTHERS)),
-    (Cell("femnist", 60_000, 10), (_QUICK[1], *_OTHERS)),
-    *_both(60_000, 1, (*_QUICK[:2], *_OTHERS)),
-    *_both(5000, 10, _QUICK),
-    *_both(1000, 10, _QUICK),
-    (Cell("femnist", 20_000, 3), (*_QUICK[:2], *_OTHERS)),
-    *_both(1000, 1, (*_QUICK[:2], *_OTHERS)),
-    *_both(20_000, 1, _QUICK[:2]),
-    *_both(20_000, 10, (*_TAUGHT_OTHERS, *_USUAL[:2])),
-    *_both(2000, 3, (*_QUICK[:2], *_OTHERS)),
-    *_both(5000, 1, (*_QUICK[:2], *_OTHERS)),
-    *_both(20_000, 3, (*_QUICK[:2], *_OTHERS)),
-)
+_CELLS = {  # and who is tried there; cheap and telling ones first, so that a cut costs the least
+    "cpu": (
+        (Cell("digits", 1437, 3), (*_USUAL, *_OTHERS, _DENOISERS[0], *_CRITICS)),
+        (Cell("digits", 1437, 10), _USUAL),
+        (Cell("digits", 1437, 1), _USUAL),
+        (Cell("mnist", 60_000, 10), _QUICK[:1]),  # the longest of all: a linear teacher sees every record in each step
+        *_both(60_000, 10, (_QUICK[1], *_OTHERS, _USUAL[1])),
+        *_both(5000, 3, (*_QUICK, *_OTHERS, *_LONGER, *_DENOISERS[:1], *_USUAL[:2])),
+        *_both(20_000, 10, (*_QUICK[:2], *_OTHERS)),
+        *_both(1000, 3, (*_QUICK, *_OTHERS)),
+        *_both(60_000, 10, (*_LONGER, *_DENOISERS[:1])),
+        *((Cell("digits", 1437, epsilon), (*_OTHERS, *_DENOISERS)) for epsilon in (10, 1)),
+        (Cell("femnist", 5000, 10), (*_QUICK[:2], *_OTHERS)),
+        (Cell("femnist", 60_000, 10), (_QUICK[1], *_OTHERS)),
+        *_both(60_000, 1, (*_QUICK[:2], *_OTHERS)),
+        *_both(5000, 10, (*_QUICK, *_OTHERS)),
+        *_both(1000, 10, (*_QUICK[:2], *_OTHERS)),
+        (Cell("femnist", 20_000, 3), (*_QUICK[:2], *_OTHERS)),
+        *_both(1000, 1, (*_QUICK[:2], *_OTHERS)),
+        *_both(20_000, 10, (*_LONGER, *_USUAL[:2])),
+        *_both(20_000, 1, _QUICK[:2]),
+        *_both(2000, 3, (*_QUICK[:2], *_OTHERS)),
+        *_both(5000, 1, (*_QUICK[:2], *_OTHERS)),
+        *_both(20_000, 3, (*_QUICK[:2], *_OTHERS)),
+        *_both(1000, 10, (*_LONGER, *_USUAL[:2])),
+    ),
+    "cuda": (
+        *_both(5000, 3, _ON_CARD),
+        *_both(20_000, 10, _ON_CARD[:3]),
+        *_both(5000, 10, _ON_CARD[:3]),
+        *_both(60_000, 10, _ON_CARD[1:2]),
+        *_both(1000, 3, (*_ON_CARD[:2], *_ON_CARD[4:])),
+        *_both(1000, 10, (*_ON_CARD[:2], *_ON_CARD[4:])),
+        *_both(20_000, 1, _ON_CARD),
+    ),
+}
 
 
-# Measuring on a processor
+# Measuring
 
 
 def measure_all(options: argparse.Namespace, commit: str | None) -> None:
@@ -162,25 +195,28 @@ def measure_all(options: argparse.Namespace, commit: str | None) -> None:
 
     Each finished run is written at once, so that whatever ends this costs the runs under way alone.
     """
-    end, path = time.time() + options.seconds, options.results / _CPU_ROWS
-    kept = _read(next(each for each in (path, _RESULTS / _CPU_ROWS) if each.exists()))
+    end, name = time.time() + options.seconds, _ROWS[options.device]
+    path = options.results / name
+    there = [each for each in (path, _RESULTS / name) if each.exists()]
+    kept = _read(there[0]) if there else {"rows": [], "real": {}}
     rows = [{"device": kept["device"], **row} for row in kept["rows"]]
     done = {_key(row["candidate"], Cell(row["dataset"], row["records"], row["epsilon"])) for row in rows}
     tasks = {
         _key(each.name, cell): [each.name, cell.dataset, str(cell.records), f"{cell.epsilon:g}"]
-        for cell, tried in _CELLS
+        for cell, tried in _CELLS[options.device]
         for each in tried
         if cell.dataset in options.datasets
     }
-    left = [[__file__, "--only", *words] for key, words in tasks.items() if key not in done]
+    left = [[__file__, "--device", options.device, "--only", *words] for key, words in tasks.items() if key not in done]
     told = {"command": command_line(leave_out=("--commit", "--results")), "commit": commit}
-    real = {name: kept["real"].get(name) or real_accuracy(name) for name in options.datasets if name not in _REAL_ROWS}
+    unknown = {cell.dataset for _, cell in tasks} - set(_REAL_ROWS) - set(kept["real"])
+    real = {dataset: real_accuracy(dataset) for dataset in sorted(unknown)}
     options.results.mkdir(parents=True, exist_ok=True)
-    for row in at_once(left, options.at_once, end, _ALONE):
+    for row in at_once(left, options.at_once, end, _ALONE if options.device == "cpu" else {}):
         rows.append({**row, **told})
         machines = "; ".join(sorted({each["device"] for each in rows}))
         write_json(path, {"device": machines, **told, "real": kept["real"] | real, "rows": rows})
-        shown = ("candidate", "dataset", "records", "epsilon", "cnn_accuracy", "cpu_seconds", "planned_seconds")
+        shown = ("candidate", "dataset", "records", "epsilon", "cnn_accuracy", "train_seconds", "planned_seconds")
         print(len(rows), *(f"{name} {row[name]}" for name in shown), flush=True)
 
 
@@ -240,11 +276,12 @@ def real_accuracy(dataset: str) -> float:
     return accuracy
 
 
-def measure(candidate: Candidate, cell: Cell) -> dict[str, Any]:
+def measure(candidate: Candidate, cell: Cell, device: str) -> dict[str, Any]:
     """One run: train, draw, and score by a CNN on real test images."""
     whole, test = us.load(cell.dataset), us.load(cell.dataset, split="test")
-    data, samples = _first(whole, cell), _SAMPLES.get(cell.dataset, 2000)
-    config = {**candidate.config, "runtime": {"device": "cpu"}}
+    data, on_cpu = _first(whole, cell), device == "cpu"
+    samples = _SAMPLES[device] * _CLASSES[cell.dataset] // (2 if cell.dataset == "femnist" else 1)
+    config = overlay(candidate.config, {"runtime": {"device": device}})
     method, budget = get_method(candidate.method), us.Budget(cell.epsilon, _DELTA)
     planned = method.plan(configure(method, config, candidate.preset), data.domain, budget)
     with tempfile.TemporaryDirectory() as folder:
@@ -263,16 +300,15 @@ def measure(candidate: Candidate, cell: Cell) -> dict[str, Any]:
         "shape": list(data.domain.shape),
         "epsilon": cell.epsilon,
         "delta": _DELTA,
-        "cnn_accuracy": cnn_accuracy(images, labels, whole, test),
+        "cnn_accuracy": cnn_accuracy((images, labels), whole, test, device),
         "classes_drawn": len(np.unique(labels)),
         "classifier_accuracy": own,
         "train_seconds": round(seconds, 1),
-        "cpu_seconds": round(work, 1),
-        "planned_seconds": round(planned.seconds, 1),
-        "threads": torch.get_num_threads(),
+        **({"cpu_seconds": round(work, 1), "threads": torch.get_num_threads()} if on_cpu else {}),
+        "planned_seconds": round(planned.seconds if on_cpu else planned.seconds_on_gpu, 1),
         "samples": samples,
         "certified_epsilon": release.certificate.headline.epsilon,
-        "device": processor(),
+        "device": processor() if on_cpu else device_name(torch.device(device)),
     }
 
 
@@ -284,15 +320,16 @@ def _first(whole: us.ImageDataset, cell: Cell) -> us.ImageDataset:
     return us.from_arrays(whole.images[kept], whole.labels[kept], records=cell.records, classes=classes)
 
 
-def cnn_accuracy(images: Any, labels: Any, train: us.ImageDataset, test: us.ImageDataset) -> float:
+def cnn_accuracy(generated: tuple[Any, Any], train: us.ImageDataset, test: us.ImageDataset, device: str) -> float:
     """Of the CNN, trained on generated images alone, on real test images; a class that is never drawn is missed."""
+    images, labels = generated
     drawn = np.unique(labels)
 
     def of_drawn(data: us.ImageDataset) -> tuple[Any, Any]:
         kept = np.isin(data.labels, drawn)
         return data.pictures[kept], np.searchsorted(drawn, data.labels[kept])
 
-    scoring = EvaluationConfig(device="cpu", real_data_private=False, fast=True, reference=False)
+    scoring = EvaluationConfig(device=device, real_data_private=False, fast=device == "cpu", reference=False)
     tested = of_drawn(test)
     score = evaluate(images, np.searchsorted(drawn, labels), of_drawn(train), tested, ["cnn"], scoring).value("cnn")
     assert score is not None
@@ -304,11 +341,11 @@ def cnn_accuracy(images: Any, labels: Any, train: us.ImageDataset, test: us.Imag
 
 def table() -> dict[str, Any]:
     """Candidates by name, and every run that was measured, on whatever device."""
-    measured = _read(_RESULTS / _CPU_ROWS)
-    real = dict(measured["real"])
+    measured = [_read(path) for path in (_RESULTS / name for name in _ROWS.values()) if path.exists()]
+    real = {dataset: accuracy for each in measured for dataset, accuracy in each["real"].items()}
     real |= {dataset: float(_read(_RESULTS / name)["cnn_accuracy"]) for dataset, name in _REAL_ROWS.items()}
-    candidates = dict(_ON_CPU)
-    runs = [_run({"device": measured["device"], **row}, real) for row in measured["rows"]]
+    candidates = dict(_CANDIDATES)
+    runs = [_run({"device": each["device"], **row}, real) for each in measured for row in each["rows"]]
     for path in sorted(_RESULTS.glob("*-eps*.json")):
         row = _read(path)
         if row.get("method") in _ON_GPU and row.get("dataset") in _REAL_ROWS and _usual(row):
@@ -379,7 +416,8 @@ def _read(path: Path) -> dict[str, Any]:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3600.0, help="begin no run after so many")
-    parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each a process of one thread")
+    parser.add_argument("--device", default="cpu", choices=list(_ROWS))
+    parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each a process of its own")
     parser.add_argument("--datasets", nargs="+", default=list(_SIZES), choices=list(_SIZES))
     parser.add_argument("--results", type=Path, default=_RESULTS, help="the folder that is written to")
     parser.add_argument("--only", nargs=4, metavar=("CANDIDATE", "DATASET", "RECORDS", "EPSILON"), help="print one run")
@@ -394,9 +432,9 @@ def main() -> None:
     if options.table or options.check:
         write_table(options.check)
     elif options.only:
-        torch.set_num_threads(1)
+        torch.set_num_threads(1 if options.device == "cpu" else 4)
         name, dataset, records, epsilon = options.only
-        print(json.dumps(measure(_ON_CPU[name], Cell(dataset, int(records), float(epsilon)))))
+        print(json.dumps(measure(_CANDIDATES[name], Cell(dataset, int(records), float(epsilon)), options.device)))
     else:
         measure_all(options, options.commit or current_commit())
 
