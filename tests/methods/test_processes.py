@@ -32,7 +32,9 @@ from ..helpers.data import dealt, tiny_data
 from ..helpers.runs import interrupt, recorded, tiny_train
 from ..helpers.teams import together
 
-SHARED = ("dp-cgan", "dp-diffusion", "dp-hp", "dp-merf", "dp-merf-ae", "dpgan", "gs-wgan")
+SHARED = (
+    "datalens", "dp-cgan", "dp-diffusion", "dp-hp", "dp-merf", "dp-merf-ae", "dpgan", "g-pate", "gs-wgan", "pate-gan",
+)  # fmt: skip
 QUICK = ("dpgan", "gs-wgan")  # one of each engine; the others are slow
 
 
@@ -170,9 +172,10 @@ def test_a_run_is_resumed_with_another_number_of_processes(case, tmp_path, sourc
     assert drawn == (subsets.read_bytes() if subsets.exists() else b""), "a record stays in its subset"
 
 
-def test_more_processes_than_critics_are_refused_before_anything_is_there(tmp_path):
-    with pytest.raises(InputError, match=r"processes: 5, but there are only 4 critics to share \(privacy.subsets\)"):
-        tiny_train("gs-wgan", tiny_data(), tmp_path / "run", team=Team(0, 5))
+@pytest.mark.parametrize(("case", "setting"), [("gs-wgan", "subsets"), ("pate-gan", "teachers")])
+def test_more_processes_than_critics_are_refused_before_anything_is_there(case, setting, tmp_path):
+    with pytest.raises(InputError, match=f"processes: 5, but privacy.{setting} is 4, .* pass --processes 4 at most"):
+        tiny_train(case, tiny_data(), tmp_path / "run", team=Team(0, 5))
     assert not (tmp_path / "run").exists()
 
 

@@ -35,7 +35,7 @@ class CriticsConfig(Config):
         """Refuse more processes than critics: one without any would only wait."""
         if processes > critics:
             raise InputError(
-                f"processes: {processes}, but there are only {critics} critics to share ({setting}); pass "
+                f"processes: {processes}, but {setting} is {critics}, and a process without any would only wait; pass "
                 f"--processes {critics} at most"
             )
 

@@ -120,7 +120,7 @@ class SignLesson:
     def step(self, learner: SlopeLearner, teachers: Teachers, block: int) -> None:
         """Ask all teachers about B images and follow the noisy vote."""
         drawn = learner.imagine(self.config.method.queries_per_step)
-        tally_dp = self.votes.release(self._tally(teachers, drawn.pool), block=block).value_dp
+        tally_dp = self.votes.release(teachers.count(self, drawn.pool), block=block).value_dp
         self._rehearsal.learn(learner, drawn, self._followed(tally_dp / teachers.subsets).float())
 
     def check(self) -> dict[str, float]:
@@ -137,8 +137,8 @@ class SignLesson:
         )
         return {"kept": kept}
 
-    def _tally(self, teachers: Teachers, pool: FakePool) -> Tensor:
-        """The exact sum of all votes (images, values).
+    def tally(self, teachers: Teachers, pool: FakePool, *public: Tensor) -> Tensor:
+        """The exact sum (images, values) of the votes of a process's own teachers.
 
         Privacy: a record changes one teacher's gradients and so one vote for each image: 2 sqrt(k) an image.
         """

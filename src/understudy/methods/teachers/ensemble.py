@@ -27,6 +27,7 @@ from understudy.privacy.meaning import plural
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
+    from understudy.engines.dpsgd.sharing import Assistance
     from understudy.methods.teachers.teaching import Lesson
     from understudy.models.generator import Generator
     from understudy.runs.run import Run
@@ -100,6 +101,7 @@ class TeacherMethod(Method):
     """A method whose generator learns from the noisy votes of teachers."""
 
     protects_people: ClassVar[bool] = True
+    shared_by_processes: ClassVar[bool] = True
     records_per_teacher: ClassVar[int] = 10  # at least, where the number of teachers is not given
     queries_per_teacher: ClassVar[int] = 32  # where the number of queries is not given
     asks_for: ClassVar[Literal["slopes", "scores"]] = "slopes"
@@ -135,6 +137,20 @@ class TeacherMethod(Method):
         config = run.plan.config
         assert isinstance(config, TeacherConfig)
         return teach(run, self.lesson(run), config.method, config.privacy.teachers or 1)
+
+    def assist(self, run: Run, told: Mapping[str, Any]) -> Assistance:
+        """The teachers of this process, which train and vote when the leader says so."""
+        from understudy.methods.teachers.teaching import help_teach
+
+        config = run.plan.config
+        assert isinstance(config, TeacherConfig)
+        return help_teach(run, self.lesson(run), config.method, config.privacy.teachers or 1)
+
+    def check_processes(self, config: MethodConfig, processes: int) -> None:
+        """Refuse processes that would have no teacher."""
+        super().check_processes(config, processes)
+        assert isinstance(config, TeacherConfig)
+        config.method.teachers.check_processes(processes, config.privacy.teachers or 1, "privacy.teachers")
 
     def _decided(self, config: TeacherConfig, domain: Domain) -> TeacherConfig:
         """The config with everything filled in that was left to the declared domain."""

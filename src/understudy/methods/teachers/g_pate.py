@@ -159,7 +159,7 @@ class BinLesson:
 
         drawn = learner.imagine(self.config.method.queries_per_step)
         directions = self._draw_directions(len(drawn.pool.images))
-        coordinates_dp = self._confident(self._tally(teachers, drawn.pool, directions), teachers.subsets, block)
+        coordinates_dp = self._confident(teachers.count(self, drawn.pool, directions), teachers.subsets, block)
         slopes_dp = torch.einsum("ndp,np->nd", directions, coordinates_dp.float())
         self._show(_SLOPES, slopes_dp)
         self._rehearsal.learn(learner, drawn, slopes_dp * (self.values / self.directions) ** 0.5)
@@ -186,8 +186,8 @@ class BinLesson:
         gaussian = torch.randn(shape, generator=self._random, device=self._random.device)
         return torch.linalg.qr(gaussian)[0]
 
-    def _tally(self, teachers: Teachers, pool: FakePool, directions: Tensor) -> Tensor:
-        """Exact histograms (images, d, bins) of all teachers' votes.
+    def tally(self, teachers: Teachers, pool: FakePool, *public: Tensor) -> Tensor:
+        """Exact histograms (images, d, bins) of the votes of a process's own teachers, given the public directions.
 
         Privacy: a record changes one teacher's gradients, so in each of the d histograms one vote moves.
         """
@@ -195,6 +195,7 @@ class BinLesson:
 
         shape = (len(pool.images), self.directions, self.config.method.bins)
         tally = torch.zeros(shape, dtype=torch.int64, device=pool.images.device)
+        (directions,) = public
         for slopes_private in teachers.slopes(pool):
             lengths = slopes_private.norm(dim=2, keepdim=True)
             units = slopes_private / torch.where(lengths > 0, lengths, 1.0)

@@ -137,7 +137,7 @@ class StudentLesson:
     def step(self, learner: SlopeLearner, teachers: Teachers, block: int) -> None:
         """Ask all teachers about B images, teach the student, and move other images to where it likes them better."""
         pool = self._spread(learner.pool(self.settings.queries_per_step))
-        share_dp = self.votes.release(self._tally(teachers, pool), block=block).value_dp / teachers.subsets
+        share_dp = self.votes.release(teachers.count(self, pool), block=block).value_dp / teachers.subsets
         self._shares.append(share_dp)
         self._show(_AWAY, (share_dp.mean() - share_dp)[:, None] * pool.images.flatten(1).double())
         self.student.learn(pool, share_dp.float())
@@ -167,8 +167,8 @@ class StudentLesson:
         noise = torch.randn(pool.images.shape, generator=self._random, device=pool.images.device)
         return dataclasses.replace(pool, images=(pool.images + self.settings.spread * noise).clamp(0, 1))
 
-    def _tally(self, teachers: Teachers, pool: FakePool) -> Tensor:
-        """The exact number of votes for "real" (images,).
+    def tally(self, teachers: Teachers, pool: FakePool, *public: Tensor) -> Tensor:
+        """The exact number of votes for "real" (images,) of a process's own teachers.
 
         Privacy: a record changes one teacher's scores, so one vote for each image: 1.
         """

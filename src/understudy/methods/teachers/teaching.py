@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from understudy.engines.critics.panel import Critics, FakePool
+from understudy.engines.critics.panel import Critics, CriticsHelp, FakePool
 from understudy.engines.critics.subsets import take
 from understudy.engines.embedding.start import EmbeddingStart
 from understudy.engines.learner import Drawn, Inputs, SlopeLearner
@@ -17,6 +18,7 @@ from understudy.errors import CheckError
 from understudy.methods.teachers.ensemble import TeachingConfig
 from understudy.models.generator import Generator
 from understudy.privacy.claims.votes import VoteRecord
+from understudy.privacy.mechanisms import VoteMechanism
 from understudy.runs.loop import Resumable, Stateful
 from understudy.runs.run import Run
 
@@ -24,12 +26,22 @@ _MOST_VALUES = 2**24  # of one block of answers; fixed by public shapes alone
 
 
 class Teachers(Critics):
-    """K teachers that answer together.
+    """K teachers that answer together; of several processes each asks and counts its own of them.
 
     Privacy: shards are disjoint (checked whenever they are loaded) and fixed; teacher k reads shard k, its own
     randomness and public images, and when it is trained is a public schedule. So a record changes what one teacher
     says. What the teachers say must go into a mechanism for votes before anything else sees it.
     """
+
+    def count(self, lesson: Lesson, pool: FakePool, *public: Tensor) -> Tensor:
+        """The exact votes of all teachers on a pool, counted as the lesson does.
+
+        Privacy: private, to be released by the lesson's mechanism. A teacher is one process's and votes there once, so
+        the sum of all tallies is the tally of all teachers: whole numbers, and no rounding. Every teacher is asked
+        about every image, so there is nothing to tell about who is asked.
+        """
+        counted = (lesson.votes.counts_private(self.bank.device),)
+        return self.ask(partial(lesson.tally, self), pool, *public, counts=counted)
 
     def slopes(self, pool: FakePool) -> Iterator[Tensor]:
         """Gradients (teachers, images, values) of -D_k at every image, some teachers at a time; changes no teacher."""
@@ -57,8 +69,8 @@ class Teachers(Critics):
     def _blocks(self, pool: FakePool) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
         """Teachers in blocks that fit into memory, each with the whole pool (as views)."""
         size = max(1, _MOST_VALUES // pool.images.numel())
-        for start in range(0, self.subsets, size):
-            block = slice(start, min(start + size, self.subsets))
+        for start in range(0, self.own, size):
+            block = slice(start, min(start + size, self.own))
             count = block.stop - block.start
             labels = None if pool.labels is None else pool.labels.expand(count, -1)
             yield block, pool.images.expand(count, *pool.images.shape), labels
@@ -80,6 +92,15 @@ ADVICE = "raise method.teachers.warm_iterations or use fewer privacy.teachers"
 
 class Lesson(Protocol):
     """What a method does with its teachers: ask them, sanitize their votes, and let the generator learn."""
+
+    @property
+    def votes(self) -> VoteMechanism:
+        """The mechanism that turns what teachers compute into votes."""
+        ...
+
+    def tally(self, teachers: Teachers, pool: FakePool, *public: Tensor) -> Tensor:
+        """The exact votes of a process's own teachers. Privacy: private, for the mechanism alone."""
+        ...
 
     def parts(self) -> dict[str, Stateful]:
         """What a checkpoint must keep beside the generator."""
@@ -124,6 +145,17 @@ def teach(run: Run, lesson: Lesson, settings: TeachingConfig, count: int) -> Gen
             contrast = learner.check_alive(learner.pool(_POOL).images, ADVICE)
             run.report(step, contrast=contrast, queries=step * rows, **figures)
     return learner.released
+
+
+def help_teach(run: Run, lesson: Lesson, settings: TeachingConfig, count: int) -> CriticsHelp:
+    """In a process that follows: its own teachers, which train and vote when the leader says so.
+
+    Privacy: as ``teach``; votes are counted here, and sanitized by the leader.
+    """
+    teachers = Teachers.of_run(run, count, settings.teachers)
+    return CriticsHelp(
+        teachers, partial(lesson.tally, teachers), lambda: (lesson.votes.counts_private(teachers.bank.device),)
+    )
 
 
 class Rehearsal:
