@@ -18,8 +18,10 @@ from understudy.data.domain import Domain
 from understudy.data.sources import DataOptions
 from understudy.distributed import Team, TeamEnded, meeting
 from understudy.errors import InputError, UnderstudyError
+from understudy.methods.annotation import Annotation
+from understudy.methods.base import Method
 from understudy.methods.config import build_config
-from understudy.methods.registry import get_method
+from understudy.methods.registry import ANNOTATED, get_method
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
 from understudy.privacy.plan import Plan
@@ -110,7 +112,12 @@ def _assistance(run: Run, told: Mapping[str, Any]) -> Assistance:
     from understudy.engines.teacher.training import TAUGHT, assist_teacher
 
     beside = {EMBEDDED: assist_embedding, TAUGHT: assist_teacher}
-    return beside.get(told["work"], get_method(run.plan.method).assist)(run, told)
+    return beside.get(told["work"], _method(run.plan.method).assist)(run, told)
+
+
+def _method(name: str) -> Method:
+    """The method that a leader names; an annotation is helped with without the release that it annotates."""
+    return Annotation(None) if name == ANNOTATED else get_method(name)
 
 
 def _run(team: Team, source: DataOptions, told: Mapping[str, Any], folder: Path) -> Run:
@@ -120,7 +127,7 @@ def _run(team: Team, source: DataOptions, told: Mapping[str, Any], folder: Path)
     from understudy.runs.run import Run
 
     domain = Domain.model_validate(told["domain"])
-    config = build_config(get_method(told["method"]).config_type, told["config"])
+    config = build_config(_method(told["method"]).config_type, told["config"])
     events = tuple(Event.model_validate(event) for event in told["events"])
     plan = Plan(told["method"], config, domain, Budget(1.0, 1e-6), events, 0.0, 1, 0, 0.0, 0.0)
     data = source.completed_by(told["source"]).completed_from(domain).open()

@@ -14,13 +14,16 @@ import pytest
 
 from understudy.api import TrainOptions, annotate, release_early, resume_annotation
 from understudy.data.arrays import from_arrays
+from understudy.data.sources import DataOptions
+from understudy.distributed import Team
 from understudy.engines.teacher.config import PURPOSE as TEACHER
 from understudy.errors import BudgetError, InputError, InterruptedRun
 from understudy.files import file_sha256
+from understudy.following import follow
 from understudy.inspection.samples import draw_samples
+from understudy.methods.annotation import NEW_ANNOTATOR, Annotation, AnnotatorConfig, Base
 from understudy.methods.annotation import PURPOSE as NETWORK
-from understudy.methods.annotation import Annotation, AnnotatorConfig, Base
-from understudy.methods.config import build_config
+from understudy.methods.config import build_config, overlay
 from understudy.privacy.accounting import certified_epsilon
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
@@ -36,6 +39,7 @@ from understudy.runs.run import Progress
 from ..helpers.cases import CLASSES, RECORDS
 from ..helpers.data import tiny_data
 from ..helpers.runs import open_to_others, own_state_folder, read_lines
+from ..helpers.teams import together
 from ..release.building import EPSILON, edit_json, make_release
 
 BUDGET = Budget(12.0, 1e-5)  # make_release costs 4.38 of it
@@ -385,3 +389,25 @@ def test_a_copy_of_an_annotation_is_refused_like_that_of_any_run(tmp_path: Path)
     assert MOVED in release.certificate.remarks
     with pytest.raises(InputError, match="another copy of the run was continued"):
         resume_annotation(tiny_data(), tmp_path / "run")
+
+
+# Several processes
+
+
+def test_several_processes_share_an_annotators_steps_at_the_same_price(kind: str, tmp_path: Path):
+    """They need the labelled data, and neither the release that is annotated nor a ledger."""
+    data = tiny_data()
+    np.savez(tmp_path / "data.npz", x=data.images[:, 0], y=data.labels)
+    source = DataOptions(str(tmp_path / "data.npz"), RECORDS, CLASSES)
+
+    def lead(team: Team) -> Release:
+        options = TrainOptions(config=config_of(kind), team=team)
+        return annotate(base(), source.load(), BUDGET, tmp_path / "run", options)
+
+    shared = together(2, lead, lambda team: follow(team, source), dismiss=False).certificate
+    release = base()
+    annotation = Annotation(Base("dp-merf", release.generator, release.certificate, release.domain, {}))
+    config = build_config(AnnotatorConfig, overlay(NEW_ANNOTATOR, config_of(kind)))
+    plan = annotation.plan(config, data.domain, BUDGET)
+    assert shared.events == (*release.certificate.events, plan.events[0].charged(planned=6, executed=6))
+    assert shared.headline.epsilon == plan.epsilon

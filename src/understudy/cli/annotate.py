@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,6 +52,7 @@ def command(
     account: common.Account = None,
     resume: common.Resume = False,
     moved: common.Moved = False,
+    processes: common.Processes = None,
     as_json: common.Json = False,
 ) -> None:
     """Name the images of a generator that was trained without labels, within a budget for both together.
@@ -68,18 +69,29 @@ def command(
     if data is not None and out is None:
         raise InputError("annotate: --out is needed for the run; pass for example --out runs/annotated")
     from understudy.api import TrainOptions, continue_run, start_annotation
+    from understudy.distributed import assembled
+    from understudy.following import PROGRAM, follow
     from understudy.release.release import load
 
     if data is not None and out is not None:
         source = common.data_options(data, records, classes, shape, declare, skip_broken)
-        options = TrainOptions(config=common.read_settings(config, settings, device), seed=seed, moved=moved)
-        if resume:
-            asked = {"epsilon": epsilon, "delta": delta, "account": account}
-            annotated = continue_run(out, source, asked, options, watch_run, annotation=True)
-        else:
-            options = replace(options, command=common.command_line(), account=account, warn=common.warn)
-            budget = _budget(epsilon, delta)
-            annotated = start_annotation(release, source, budget, out, options, watch_run)
+        settled = common.read_settings(config, settings, device)
+        if common.taken_up_again(out):
+            resume, settled, seed = True, {}, None
+        budget = None if resume else _budget(epsilon, delta)
+        with assembled(processes, PROGRAM, {"source": asdict(source)}) as team:
+            if not team.leads:
+                follow(team, source)
+                return
+            options = TrainOptions(config=settled, seed=seed, moved=moved, team=team)
+            if budget is None:
+                asked = {"epsilon": epsilon, "delta": delta, "account": account}
+                annotated = continue_run(out, source, asked, options, watch_run, annotation=True)
+            else:
+                options = replace(options, command=common.command_line(), account=account, warn=common.warn)
+                annotated = start_annotation(release, source, budget, out, options, watch_run)
+    elif processes is not None:
+        raise InputError("annotate: --processes is for training an annotator; leave it out to label images")
     elif account is not None:
         raise InputError("annotate: --account is for training an annotator; labelling images costs nothing")
     else:

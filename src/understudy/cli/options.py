@@ -101,6 +101,12 @@ Account = Annotated[
         "become public with the certificate.",
     ),
 ]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes", help="So many processes on this machine share the private steps (docs/many-machines.md)."
+    ),
+]
 Temperature = Annotated[
     float, typer.Option("--temperature", help="Below 1: images are more typical and vary less. Costs no privacy.")
 ]
@@ -145,6 +151,21 @@ def refuse_moved_alone(moved: bool, resume: bool) -> None:
     """``--moved`` without ``--resume`` means nothing."""
     if moved and not resume:
         raise InputError("--moved: it says that a run to be continued was moved; pass it together with --resume")
+
+
+def taken_up_again(out: Path) -> bool:
+    """Whether a launcher started this process again, after one of them had died, and there is a run to go on with."""
+    from understudy.distributed import on_several_machines, restarted
+    from understudy.runs.folder import RunFolder
+
+    if not restarted() or RunFolder(out).begun:
+        return restarted()
+    if on_several_machines():
+        raise InputError(
+            f"processes: started again, but {out} holds no run here, so what was spent may be on record on another "
+            "machine; put --out on a volume that all of them see, or start anew"
+        )
+    return False
 
 
 def data_options(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from understudy.cli import options as common
-from understudy.errors import InputError
 from understudy.files import make_folder
 from understudy.forecast import Consent, announce, introduce, seconds_of, usual_delta_in_words
 from understudy.progress import watch_run
@@ -50,12 +49,7 @@ def command(
     time: common.Time = None,
     resume: common.Resume = False,
     moved: common.Moved = False,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--processes", help="So many processes on this machine share the private steps (docs/many-machines.md)."
-        ),
-    ] = None,
+    processes: common.Processes = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Begin without a question, however long it takes on a CPU.")
     ] = False,
@@ -68,7 +62,7 @@ def command(
     Without a budget only a method that is not private can be trained; its release is stamped and never verifies.
     """
     from understudy.api import TrainOptions, continue_run, start_run
-    from understudy.distributed import assembled, on_several_machines, restarted
+    from understudy.distributed import assembled
     from understudy.following import PROGRAM, follow
     from understudy.methods.choice import AUTO
 
@@ -78,13 +72,8 @@ def command(
     patience = None if time is None else seconds_of(time)
     if not resume:
         source, budget = _checked(method, source, (epsilon, delta), settled, preset)
-    if restarted() and RunFolder(out).begun:  # by a launcher, after a process had died
+    if common.taken_up_again(out):
         resume, settled, seed, preset = True, {}, None, None
-    elif restarted() and on_several_machines():
-        raise InputError(
-            f"processes: started again, but {out} holds no run here, so what was spent may be on record on another "
-            "machine; put --out on a volume that all of them see, or start anew"
-        )
     with assembled(processes, PROGRAM, {"source": asdict(source)}) as team:
         if not team.leads:
             follow(team, source)

@@ -33,9 +33,11 @@ from understudy.runs.run import Run
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from understudy.engines.dpsgd.gradients import Loss
-    from understudy.engines.dpsgd.step import Inputs
+    from understudy.engines.dpsgd.sharing import Assistance
+    from understudy.engines.dpsgd.step import Inputs, PrivateStep
     from understudy.engines.records import Examples
     from understudy.models.annotator import AnnotatedGenerator
     from understudy.models.generator import Generator
@@ -91,9 +93,16 @@ class Annotation(Method):
     paper: ClassVar[str] = "Abadi et al., Deep Learning with Differential Privacy, CCS 2016"
     config_type: ClassVar[type[MethodConfig]] = AnnotatorConfig
     protects_people: ClassVar[bool] = True
+    shared_by_processes: ClassVar[bool] = True
 
-    def __init__(self, base: Base) -> None:
-        self.base = base
+    def __init__(self, base: Base | None) -> None:
+        self._base = base
+
+    @property
+    def base(self) -> Base:
+        """The release that is annotated; a process that helps with the private steps knows of none."""
+        assert self._base is not None, "only the leader plans, trains and certifies"
+        return self._base
 
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """Decide batch, steps and noise so that the generator's events and the annotator's together keep the budget.
@@ -149,13 +158,8 @@ class Annotation(Method):
         return named_by(teacher, self.base.generator, model_config(settings), run.plan.domain.classes)
 
     def _network(self, run: Run, config: AnnotatorConfig) -> AnnotatedGenerator:
-        from understudy.engines.dpsgd.step import PrivateStep, StepOptions
-
         generator = self._generator(config, run.plan.domain).to(run.device)
-        privacy = config.privacy
-        images = privacy.images_per_person or 1
-        options = StepOptions(privacy.batch or 1, privacy.clip, config.method.learning_rate, images_per_person=images)
-        stepping = PrivateStep(run, generator.annotator, _naming, options, run.plan.events[0])
+        stepping = _annotator_step(run, generator.annotator)
         for step in Resumable(run, generator, {"annotator_optimizer": stepping.optimizer}).steps(run.plan.steps):
             if stepping.remaining:
                 stepping.take()
@@ -164,6 +168,13 @@ class Annotation(Method):
                 run.report(step, annotator_steps=step)
         run.lost_steps += run.plan.steps - stepping.optimizer.steps
         return generator.cpu()
+
+    def assist(self, run: Run, told: Mapping[str, Any]) -> Assistance:
+        """The steps of a network on pixels; a teacher's are those of any teacher."""
+        from understudy.models.annotator import Annotator
+
+        domain, width = run.plan.domain, run.plan.config_as(AnnotatorConfig).method.width
+        return _annotator_step(run, Annotator(domain.shape, domain.classes or 1, width).to(run.device))
 
     def _generator(self, config: AnnotatorConfig, domain: Domain) -> AnnotatedGenerator:
         from understudy.models.annotator import AnnotatedGenerator
@@ -331,6 +342,17 @@ def _costs(config: AnnotatorConfig, domain: Domain) -> Costs:
         seconds=steps * (0.01 + 2e-4 * batch * domain.values / 784),
         seconds_on_gpu=steps * 0.004,
     )
+
+
+def _annotator_step(run: Run, network: nn.Module) -> PrivateStep:
+    """The step of a network on pixels. Privacy: those of ``PrivateStep``."""
+    from understudy.engines.dpsgd.sharing import Sharing
+    from understudy.engines.dpsgd.step import PrivateStep, StepOptions
+
+    config = run.plan.config_as(AnnotatorConfig)
+    privacy, images = config.privacy, config.privacy.images_per_person or 1
+    options = StepOptions(privacy.batch or 1, privacy.clip, config.method.learning_rate, images_per_person=images)
+    return PrivateStep(run, network, _naming, options, run.plan.events[0], sharing=Sharing())
 
 
 def _naming(records_private: Examples, random: torch.Generator) -> tuple[Inputs, Loss]:
