@@ -9,6 +9,10 @@ SHARING, FOLLOWING = "engines/dpsgd/sharing.py", "following.py"
 _TESTS = "tests/engines/dpsgd/test_sharing.py"
 _NOISE = f"{_TESTS}::test_noise_is_added_once_and_is_that_of_one_process"
 _STORE = "tests/data/test_store.py"
+CRITICS, PANEL = "engines/critics/sharing.py", "engines/critics/panel.py"
+_CRITICS = "tests/engines/critics/test_sharing.py"
+_ANSWERS = f"{_CRITICS}::test_answers_of_the_same_weights_are_those_of_one_process"
+_TEACHING = "tests/methods/teachers/test_teaching.py"
 
 BUGS: tuple[Bug, ...] = (
     bug(
@@ -112,5 +116,91 @@ BUGS: tuple[Bug, ...] = (
         "        if not known or not hmac.compare_digest(bytes(answer.tolist()), proofs[0]):\n",
         "        if not known and self.size == 0:\n",
         "tests/methods/test_processes.py::test_one_that_does_not_know_the_secret_is_noticed_by_all_others",
+    ),
+    bug(
+        "a critic that learns from a subset of another process",
+        CRITICS,
+        "        return torch.nonzero(assignment % self.team.size == self.team.rank)[:, 0]\n",
+        "        return torch.nonzero(assignment % self.team.size == 0)[:, 0]\n",
+        f"{_CRITICS}::test_a_process_holds_the_records_of_its_own_subsets_and_no_others",
+    ),
+    bug(
+        "a critic trained by two processes, on two subsets",
+        CRITICS,
+        "            return slice(*(max(0, -(-(place - rank) // size)) for place in (start, stop)))\n"
+        "        return [critic // size for critic in critics if critic % size == rank]\n",
+        "            return slice(start // size, -(-stop // size))\n"
+        "        return [critic // size for critic in critics]\n",
+        f"{_CRITICS}::test_every_critic_is_owned_by_exactly_one_process_and_found_there",
+    ),
+    bug(
+        "every process draws subsets of its own",
+        PANEL,
+        "    assignment = told[:-1].long()\n",
+        "    assignment = told[:-1].long()\n"
+        "    if not run.team.leads:\n"
+        "        assignment = torch.from_numpy(_partition(run, subsets).assignment)\n",
+        f"{_CRITICS}::test_everybody_uses_the_subsets_that_the_leader_keeps",
+    ),
+    bug(
+        "a critic of every process answers every query",
+        PANEL,
+        "        mine = torch.nonzero(routing % team.size == team.rank)[:, 0]\n",
+        "        mine = torch.arange(len(routing), device=routing.device)\n",
+        _ANSWERS,
+    ),
+    bug(
+        "every process draws a routing of its own",
+        PANEL,
+        "        team, at_once = self._shard.team, self._shard.at_once(len(routing))\n",
+        "        team, at_once = self._shard.team, self._shard.at_once(len(routing))\n"
+        "        routing = routing if team.leads else self.draw_routing(len(routing))\n",
+        _ANSWERS,
+    ),
+    bug(
+        "noise by every process that shares critics",
+        CRITICS,
+        "            for tensor in (part, *counts):\n",
+        "            if part.is_floating_point():\n"
+        "                part += torch.randn(part.shape, device=part.device)\n"
+        "            for tensor in (part, *counts):\n",
+        _ANSWERS,
+    ),
+    bug(
+        "a process that follows sanitizes its answers too",
+        "methods/critics/gs_wgan.py",
+        "        return CriticsHelp(critics, critics.own_answers)\n",
+        "        mechanism = _answering(run, config)\n"
+        "        return CriticsHelp(critics, lambda *asked: mechanism.answer(critics.own_answers(*asked)).value_dp)\n",
+        "tests/methods/test_processes.py::test_the_certificate_does_not_know_how_many_processes_there_were[gs-wgan]",
+    ),
+    bug(
+        "the work of a process tells how often its critics are asked",
+        PANEL,
+        "            places = torch.cat([asked, asked.new_zeros(at_once - len(asked))])\n",
+        "            places = asked\n",
+        f"{_CRITICS}::test_what_others_can_see_does_not_tell_who_is_asked",
+    ),
+    bug(
+        "broken votes of other processes are forgotten",
+        CRITICS,
+        "            for tensor in (part, *counts):\n",
+        "            for tensor in (part,):\n",
+        f"{_TEACHING}::test_broken_votes_in_another_process_stop_the_run",
+    ),
+    bug(
+        "what other processes counted is counted again at every question",
+        CRITICS,
+        "                if not self._team.leads:\n                    tensor.zero_()\n",
+        "",
+        f"{_TEACHING}::test_the_votes_of_all_processes_are_counted_once_each_without_noise",
+    ),
+    bug(
+        "the votes of the first process alone",
+        "methods/teachers/teaching.py",
+        "        return self.ask(partial(lesson.tally, self), pool, *public, counts=counted)\n",
+        "        self.ask(partial(lesson.tally, self), pool, *public, counts=counted)\n"
+        "        return lesson.tally(self, pool, *public)\n",
+        f"{_TEACHING}::test_the_votes_of_all_processes_are_counted_once_each_without_noise",
     ),
 )
