@@ -38,7 +38,7 @@ def test_levels_begin_and_end_where_they_should(rho, steps):
 
 
 @pytest.mark.parametrize(
-    "values", [{"sigma_min": 3.0, "sigma_max": 2.0}, {"steps": 1}, {"steps": 5000}, {"rho": 0.5}, {"churn": -1.0}]
+    "values", [{"sigma_min": 3.0, "sigma_max": 2.0}, {"steps": 1}, {"steps": 5000}, {"rho": 0.5}, {"churn": -1.0}, {"floor": 1.0}]
 )
 def test_settings_that_lead_nowhere_are_refused(values):
     with pytest.raises(InputError):
@@ -198,3 +198,12 @@ def test_images_and_pixels_meet_in_the_middle():
     """-1 is black and 1 is white; what lies outside is cut off."""
     model = generator()
     assert model.pixels(torch.tensor([-1.5, -1.0, 0.0, 1.0, 2.0])).tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
+
+
+def test_a_floor_makes_what_is_nearly_black_black():
+    """Pixels below it alone, and after the walk: what the network is shown on the way does not change."""
+    model = generator(floor=0.25)
+    assert model.pixels(torch.tensor([-1.0, -0.6, -0.4, 0.0, 1.0])).tolist() == pytest.approx([0.0, 0.0, 0.3, 0.5, 1.0])
+    plain, floored = drawn(generator()), drawn(model)
+    assert 0 < int((plain < 63).sum()) < plain.numel()
+    assert torch.equal(floored, plain.where(plain >= 64, 0))

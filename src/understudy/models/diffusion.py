@@ -49,8 +49,9 @@ class DiffusionGenerator(Generator):
         return torch.randn(shape, generator=generator, device=generator.device)
 
     def pixels(self, raw: Tensor) -> Tensor:
-        """Images in [-1, 1] as pixel values in [0, 1]."""
-        return ((raw + 1) / 2).clamp(0, 1)
+        """Images in [-1, 1] as pixel values in [0, 1]; what is nearly black is black, where the sampler says so."""
+        values = ((raw + 1) / 2).clamp(0, 1)
+        return values.where(values >= self.sampler.floor, 0.0)
 
     def with_steps(self, steps: int) -> DiffusionGenerator:
         """The same generator, drawing images in so many steps."""

@@ -38,6 +38,7 @@ class SamplerConfig(Config):
     churn_to: NonNegative = 50.0
     churn_noise: Positive = 1.0
     guidance: NonNegative = 0.0  # away from what the network says without knowing the class
+    floor: Annotated[float, Field(ge=0, lt=1)] = 0.0  # pixels below this part of white become black at the end
 
     @model_validator(mode="after")
     def _falls(self) -> SamplerConfig:

@@ -247,12 +247,12 @@ def test_the_labels_of_samples_follow_sanitized_sizes_or_none(tmp_path, start):
 
 @pytest.mark.slow
 def test_it_learns_what_a_class_looks_like(tmp_path):
-    """Class 0 is bright on the left, class 1 on the right; little noise, a hundred steps."""
+    """Class 0 is bright on the left, class 1 on the right; little noise, some hundred steps."""
     labels, images = np.arange(400) % 2, np.zeros((400, 8, 8), dtype=np.uint8)
     images[labels == 0, :, :4], images[labels == 1, :, 4:] = 220, 220
     data = from_arrays(images, labels, classes=2, records=400)
     config = {
-        "privacy": {"start": "none", "noise_multiplier": 0.3, "batch": 60, "steps": 150},
+        "privacy": {"start": "none", "noise_multiplier": 0.3, "batch": 60, "steps": 300},
         "method": {"widths": [16], "blocks": 1, "draws": 2, "learning_rate": 3e-3, "sampler": {"steps": 10}},
         "runtime": {"device": "cpu"},
     }
