@@ -24,20 +24,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.errors import InputError, UnderstudyError
-from understudy.processes import worker_command, worker_environment
+from understudy.processes import checked_number, worker_command, worker_environment
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import Store
 
-MOST_PROCESSES = 1024
 _PATIENCE = timedelta(days=7)  # the leader may fit an embedding for long; one that dies is noticed at once
 _JOINING = timedelta(minutes=10)
 _LEAVING = 10.0  # seconds
@@ -58,6 +57,12 @@ class Team:
 
     rank: int = 0
     size: int = 1
+    _words: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
+
+    @property
+    def words(self) -> int:
+        """How many words this process has told the others: whose word was the last is at work."""
+        return self._words[0]
 
     @property
     def leads(self) -> bool:
@@ -87,6 +92,7 @@ class Team:
 
         if self.size == 1:
             return
+        self._words[0] += 1
         content = torch.frombuffer(bytearray(json.dumps(dict(values)).encode()), dtype=torch.uint8)
         self.give(torch.tensor([_WORD, len(content)]))
         self.give(content)
@@ -180,9 +186,7 @@ def assembled(processes: int | None, program: str, task: Mapping[str, Any]) -> I
         secret = os.environ.get(_SECRET, "")
         with _joined(_launcher_store(), int(os.environ["RANK"]), launched, secret) as team:
             yield team
-    elif processes is not None and not 1 <= processes <= MOST_PROCESSES:
-        raise InputError(f"processes: {processes}; pass a number from 1 to {MOST_PROCESSES}")
-    elif processes is None or processes == 1:
+    elif processes is None or checked_number(processes) == 1:
         yield ALONE
     else:
         with _started(processes, program, task) as team:

@@ -1,23 +1,32 @@
 """Processes of the package's own: how they are started, and that none of them outlives the one that started it.
 
-A worker is a module of ours and watches its parent itself. A foreign command knows nothing of us, so it is run on a
+A worker is a module of ours and watches its parent itself. Several may work side by side on parts of one piece of work:
+each reads its task, and sends back message by message. A foreign command knows nothing of us, so it is run on a
 leash: this module, run as a program, between the parent and the command.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from understudy.errors import InputError
+
+MOST_PROCESSES = 1024
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _LOOK_EVERY = 0.5  # seconds
 _STOP_SECONDS = 15.0
+_LENGTH = 8  # bytes that say how long a message is
+_SENTENCE = 2  # the exit code of a worker whose last line is a sentence for the user
 
 
 def worker_command(module: str) -> list[str]:
@@ -42,6 +51,94 @@ def end_with_parent() -> None:
     Privacy: a worker holds private records; nobody would know of one that is left over.
     """
     threading.Thread(target=_watch, daemon=True).start()
+
+
+def checked_number(processes: int) -> int:
+    """A number of processes; one that makes no sense is refused."""
+    if not 1 <= processes <= MOST_PROCESSES:
+        raise InputError(f"processes: {processes}; pass a number from 1 to {MOST_PROCESSES}")
+    return processes
+
+
+class Worker:
+    """A process that runs a module of ours: it reads all of its task first, and then sends messages.
+
+    Privacy: task and messages pass through pipes; neither touches the disk.
+    """
+
+    def __init__(self, module: str, task: bytes, threads: int, number: int) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed when it ends)
+        self._messages = queue.SimpleQueue[bytes | None]()
+        pipe, environment = subprocess.PIPE, {**worker_environment(threads), "LOCAL_RANK": str(number)}
+        self._process = subprocess.Popen(
+            worker_command(module), stdin=pipe, stdout=pipe, stderr=self._said, env=environment
+        )
+        self._thread = threading.Thread(target=self._attend, args=(task,), daemon=True)
+        self._thread.start()
+
+    def hear(self) -> bytes:
+        """Its next message; an error with one sentence where it ended instead."""
+        message = self._messages.get()
+        if message is None:
+            raise InputError(self._reason())
+        return message
+
+    def end(self) -> None:
+        """It is not needed any more."""
+        self._process.kill()
+        self._process.wait()
+        self._thread.join()
+        self._said.close()
+
+    def _attend(self, task: bytes) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError), self._process.stdin as file:
+            file.write(task)
+        with self._process.stdout as file:
+            while len(head := file.read(_LENGTH)) == _LENGTH:
+                content = file.read(int.from_bytes(head, "little"))
+                if len(content) == int.from_bytes(head, "little"):
+                    self._messages.put(content)
+        self._messages.put(None)
+
+    def _reason(self) -> str:
+        """Why it ended: its own sentence, or what is known of it."""
+        code = self._process.wait()
+        self._said.seek(0)
+        last = (self._said.read().decode(errors="replace").strip().splitlines() or [""])[-1]
+        if code == _SENTENCE and last:
+            return last
+        why = f"signal {-code}; 9: perhaps out of memory" if code < 0 else last or f"exit code {code}"
+        return f"processes: one of them ended ({why}), so the work is not done; try again with fewer"
+
+
+@contextmanager
+def side_by_side(module: str, tasks: Sequence[bytes]) -> Iterator[list[Worker]]:
+    """A worker for each task; all of them end with this block. They share the cores evenly."""
+    threads = max(1, len(os.sched_getaffinity(0)) // max(1, len(tasks)))
+    workers = list[Worker]()
+    try:
+        for number, task in enumerate(tasks):
+            workers.append(Worker(module, task, threads, number))
+        yield workers
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+def send(content: bytes) -> None:
+    """Of a worker: one message for the one that started it."""
+    sys.stdout.buffer.write(len(content).to_bytes(_LENGTH, "little") + content)
+    sys.stdout.buffer.flush()
+
+
+def take_own_card() -> None:
+    """Of a worker: where there are several graphics cards, use another than its neighbour."""
+    import torch
+
+    if torch.cuda.device_count():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
 
 
 def leashed(command: Sequence[str]) -> list[str]:

@@ -67,12 +67,13 @@ class SharedSteps:
 
     def __init__(self, team: Team, weights: Tensor | None, sharing: Sharing | None) -> None:
         self._team, self._weights, self._given = team, () if weights is None else (weights,), -1
-        self._public = () if sharing is None else sharing.public
+        self._sharing = sharing or Sharing(None)
         self.heard: dict[str, Any] | None = None  # of a follower: what the leader told instead of a further step
         if team.size > 1 and team.leads:
             if sharing is None:
                 raise InputError("processes: these steps cannot be shared by several; leave --processes out")
             sharing.announce(team)
+        self._word = team.words
 
     @property
     def alone(self) -> bool:
@@ -91,9 +92,15 @@ class SharedSteps:
     def begin(self, drawn: Sequence[Tensor]) -> None:
         """The leader begins a step: weights, public tensors that changed since the last, what companions are made of.
 
+        Who left this work for another, since the leader began with one, is called back.
+
         Privacy: weights are sanitized, all else is public.
         """
-        version = sum(tensor._version for tensor in self._public)
+        if self._word != self._team.words:
+            assert self._sharing.told is not None, "known already, so nothing came between"
+            self._sharing.announce(self._team)
+            self._word, self._given = self._team.words, -1
+        version = sum(tensor._version for tensor in self._sharing.public)
         changed = version != self._given
         self._given = version
         self._team.give(torch.tensor([STEP, int(changed)]))
@@ -111,7 +118,7 @@ class SharedSteps:
 
     @torch.no_grad()
     def _give(self, drawn: Sequence[Tensor], changed: bool) -> None:
-        for tensor in (*self._weights, *(self._public if changed else ()), *drawn):
+        for tensor in (*self._weights, *(self._sharing.public if changed else ()), *drawn):
             whole = tensor.data.contiguous()
             self._team.give(whole)
             if not self._team.leads and whole.data_ptr() != tensor.data_ptr():
