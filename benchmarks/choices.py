@@ -372,6 +372,7 @@ def _run(row: Mapping[str, Any], real: Mapping[str, float]) -> dict[str, Any]:
         "chance": _CHANCE[row["dataset"]],
         "real": round(real[row["dataset"]], 4),
         "seconds": row.get("cpu_seconds", row["train_seconds"]),
+        "channels": row["shape"][0],
     }
 
 

@@ -80,25 +80,42 @@ def announce(plan: Plan, consent: Consent, say: Callable[[str], None]) -> None:
 
 def introduce(choice: Choice) -> str:
     """Two sentences: what ``auto`` chose and why; what to expect, and how long it takes."""
-    candidate, runs = choice.chosen.candidate, choice.chosen.runs
+    candidate, shape = choice.chosen.candidate, _words(choice.plan.domain.shape)
     parts = [f"preset {candidate.preset}"] if candidate.preset else []
+    parts += [f"{candidate.steps:,} steps"] if candidate.stands_for and candidate.steps else []
     parts += [f"{share:g} of epsilon for its {part}" for part, share in candidate.shares.items()]
     settings = f" ({', '.join(parts)})" if parts else ""
+    return f"auto chooses {candidate.method}{settings} for images of {shape}: {_why(choice)}. {_expected(choice)}."
+
+
+def _why(choice: Choice) -> str:
+    """In which runs it did best."""
+    runs = choice.chosen.runs
     signals, sets = [run.signal for run in runs], sorted({run.dataset for run in runs})
     counted = f"{len(runs)} run{'s' if len(runs) > 1 else ''} on {' and '.join(sets)}"
     between = f"{min(signals):,.0f}" + (f" to {max(signals):,.0f}" if max(signals) > min(signals) else "")
     signal = f"epsilon times {'people' if choice.plan.domain.nominal_people else 'records'} per class is"
-    where_best = f"{counted}" if choice.near else f"the nearest, {counted}"
-    why = f"of what fits it did best in {where_best} ({signal} {between} there, {choice.signal:,.0f} here)"
-    why = why if choice.near else f"nothing like your data was measured, and {why}"
+    did_best = "it did best" if choice.chosen.candidate.stands_for is None else "its settings for grey images did best"
+    where = counted if choice.near else f"the nearest, {counted}"
+    why = f"of what fits {did_best} in {where} ({signal} {between} there, {choice.signal:,.0f} here)"
+    return why if choice.near else f"nothing like your data was measured that fits, and {why}"
+
+
+def _expected(choice: Choice) -> str:
+    """What its images will be good for and how long one waits; a figure of grey images is no promise for colour."""
     low, high = (max(0, round(100 * share)) for share in choice.chosen.recovered)
     share = f"{low} %" if low == high else f"{low} to {high} %"
-    labels = "" if choice.plan.domain.labelled else ", where there are labels"
     where = "on this CPU" if choice.on_cpu else "on this graphics card"
+    wait, domain = f"wait about {duration(choice.seconds)} {where}", choice.plan.domain
+    if domain.shape[0] not in {run.channels for run in choice.chosen.runs}:
+        return (
+            f"Nothing was measured in colour: there, in grey, a classifier trained on its images recovered {share} of "
+            f"what real images give, so expect less here, and {wait}"
+        )
+    labels = "" if domain.labelled else ", where there are labels,"
     return (
-        f"auto chooses {candidate.method}{settings} for images of {_words(choice.plan.domain.shape)}: {why}. Expect a "
-        f"classifier trained on its images to recover {share} of what real images give{labels} if yours are as simple "
-        f"as those, less where a detail tells classes apart, and to wait about {duration(choice.seconds)} {where}."
+        f"Expect a classifier trained on its images to recover {share} of what real images give{labels} if yours are "
+        f"as simple as those, less where a detail tells classes apart, and to {wait}"
     )
 
 

@@ -6,6 +6,7 @@ import inspect
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,17 +17,8 @@ from understudy.data.domain import Domain, declare_domain
 from understudy.data.sources import DataOptions
 from understudy.errors import InputError
 from understudy.forecast import introduce
-from understudy.methods.choice import (
-    AUTO,
-    PATIENCE,
-    Candidate,
-    Choice,
-    Knowledge,
-    Measured,
-    choose,
-    read_knowledge,
-    usual_shape,
-)
+from understudy.methods.choice import AUTO, PATIENCE, Choice, choose, usual_shape
+from understudy.methods.knowledge import Candidate, Knowledge, Measured, read_knowledge
 from understudy.methods.registry import get_method, method_names
 from understudy.privacy.budget import Budget, OpenBudget, usual_delta
 
@@ -73,6 +65,22 @@ def test_candidates_are_compared_on_the_same_data_sets_only():
     assert chosen([*hard, measured("taught", 0.8, dataset="easy")]).chosen.candidate.name == "quick"
 
 
+def test_one_that_was_tried_where_there_is_less_signal_is_not_the_worse_for_it():
+    """Signal 500 and 2,000: what was tried at the lower one alone recovers less, as the other does there."""
+    less, more = {"records": 5000}, {"records": 20_000}
+    runs = [measured("quick", 0.4, **less), measured("quick", 0.6, **more), measured("taught", 0.5, **less)]
+    assert chosen(runs).chosen.candidate.name == "taught"
+    assert chosen(runs).chosen.shortfall == 0
+
+
+def test_where_nothing_near_fits_the_time_what_was_measured_further_off_is_taken_and_said():
+    runs = [measured("slow", 0.8), measured("quick", 0.5, records=200_000), measured("quick", 0.3, records=100_000)]
+    choice = chosen(runs, time=60.0)
+    assert (choice.chosen.candidate.name, choice.near) == ("quick", False)
+    assert "nothing like your data was measured that fits" in introduce(choice)
+    assert [run.accuracy for run in choice.chosen.runs] == [0.3]  # the nearest of its own
+
+
 def test_what_is_as_good_and_far_quicker_is_preferred_but_nothing_worse():
     assert chosen([measured("slow", 0.7), measured("quick", 0.695)]).chosen.candidate.name == "quick"
     assert chosen([measured("slow", 0.7), measured("quick", 0.6)]).chosen.candidate.name == "slow"
@@ -112,6 +120,72 @@ def test_two_sentences_say_what_and_why_and_what_to_expect():
     assert told.endswith(" on this CPU.")
     for words in ("dp-merf", "0.4 of epsilon for its teacher", "1x28x28", "25 to 75 %", "2 runs on public"):
         assert words in told
+
+
+# Colour
+
+
+def test_a_figure_of_grey_images_is_no_promise_for_colour():
+    told = introduce(chosen([measured("quick", 0.7)], domain(shape=(3, 28, 28))))
+    assert "Nothing was measured in colour: there, in grey," in told
+    assert "recovered 75 %" in told
+    assert "Expect a classifier" not in told
+    in_colour = replace(measured("quick", 0.7), channels=3)
+    assert "Expect a classifier" in introduce(chosen([in_colour], domain(shape=(3, 28, 28))))
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a graphics card of 100 GiB, as far as a choice asks."""
+    properties = SimpleNamespace(total_memory=100 * 2**30)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: properties)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "a card")
+
+
+DIFFUSION = Candidate("measured", "dp-diffusion", "gpu", {"privacy": {"teacher_share": 0.3, "steps": 20}})
+COLOUR = domain(records=30_000, classes=2, shape=(3, 32, 32))
+
+
+def chosen_on_card(facts: Domain, time: float, device: str = "a card") -> Choice:
+    runs = (replace(measured("measured", 0.8), records=150_000, device=device),)
+    knowledge = Knowledge({"measured": DIFFUSION}, runs)
+    return choose(facts, Budget(1, 1e-6), "cuda", time, compare=True, knowledge=knowledge)
+
+
+@pytest.mark.usefixtures("card")
+def test_in_colour_a_card_gets_the_settings_for_colour_with_as_many_steps_as_the_time_allows():
+    whole, cut = chosen_on_card(COLOUR, 36_000), chosen_on_card(COLOUR, 900)
+    assert {(each.preset, each.chosen.candidate.stands_for) for each in (whole, cut)} == {("gpu-colour", "measured")}
+    assert cut.chosen.candidate.shares["teacher"] == 0.3  # as it was measured
+    assert cut.seconds <= 900 < whole.seconds
+    assert cut.plan.steps < whole.plan.steps == get_method("dp-diffusion").presets["gpu-colour"]["privacy"]["steps"]
+    told = introduce(cut)
+    assert f"{cut.plan.steps:,} steps" in told
+    assert "its settings for grey images did best" in told
+    assert "Nothing was measured in colour" in told
+
+
+@pytest.mark.usefixtures("card")
+def test_settings_for_colour_that_would_have_to_be_cut_too_short_are_left_out():
+    choice = chosen_on_card(COLOUR, 120)
+    assert choice.chosen.candidate == DIFFUSION
+    assert [each.left_out for each in choice.considered] == ["takes too long", None]
+
+
+@pytest.mark.usefixtures("card")
+def test_grey_images_and_what_a_processor_measured_keep_their_settings():
+    assert chosen_on_card(domain(records=30_000, classes=2), 36_000).preset == "gpu"
+    assert chosen_on_card(COLOUR, 36_000, device="1 of 2 CPU threads").preset == "gpu"
+
+
+@pytest.mark.usefixtures("card")
+def test_what_the_card_has_no_room_for_is_left_out(monkeypatch: pytest.MonkeyPatch):
+    known = Knowledge(CANDIDATES, (measured("quick", 0.5),))
+    assert choose(domain(), Budget(1, 1e-6), "cuda", knowledge=known).chosen.left_out is None
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(total_memory=2**28))
+    with pytest.raises(InputError, match=r"^auto: no candidate can be planned.* but a card has 0\.2 GiB"):
+        choose(domain(), Budget(1, 1e-6), "cuda", knowledge=known)
 
 
 # Public facts alone
@@ -157,7 +231,7 @@ def test_every_candidate_of_the_table_can_be_planned_and_was_measured():
 
 
 def test_the_data_that_test_the_table_are_not_in_it():
-    assert {run.dataset for run in read_knowledge().runs} == {"digits", "mnist", "fashion-mnist"}
+    assert {run.dataset for run in read_knowledge().runs} <= {"digits", "mnist", "fashion-mnist", "femnist"}
 
 
 @pytest.mark.parametrize(("records", "classes", "epsilon"), [(2000, 2, 3), (300, 2, 1)])

@@ -1,16 +1,19 @@
 """``auto``: which method, with which settings, for facts that are public already; the data are never looked at.
 
-What is known was measured on public data sets and lies beside this file (``choices.json``, which
-``benchmarks/choices.py`` writes). The rule that leads from facts to a choice:
+What is known was measured on public data sets (``knowledge.py``). The rule that leads from facts to a choice:
 
 1. The *signal* of a task is epsilon times the declared units per class: noise against what a class has in common.
 2. Only runs with about as much signal count (within a factor of 3), on images of about the same size; where there are
-   none, those on images of the other size; where there are none of these either, the nearest, and it is said so.
-3. A run is worth what it recovers: the share of the way from guessing to a classifier trained on real images. On each
-   data set a candidate falls short of the best one there; the smallest shortfall on average is chosen.
-4. Candidates that take longer than one is ready to wait, or whose plan is refused (a batch larger than the declared
-   units, a teacher without labels, people whom a method cannot protect), are left out. One that is as good as the
-   best, to a hundredth, and takes less than half the time is taken instead.
+   none, those on images of the other size; where there are none of these either, the nearest, and it is said so. Where
+   nothing of them fits the time, all count, and it is said so too.
+3. A run is worth what it recovers: the share of the way from guessing to a classifier trained on real images. Least
+   squares take it apart into what the candidate is worth, what the data set allows and what more signal gives, so that
+   candidates are compared that were not all tried on the same. The one that is worth most is chosen.
+4. Candidates that take longer than one is ready to wait, that the card has no room for, or whose plan is refused (a
+   batch larger than the declared units, a teacher without labels, people whom a method cannot protect), are left out.
+   One that is as good as the best, to a hundredth, and takes less than half the time is taken instead.
+5. In colour on a graphics card, what was measured on one stands also for the preset of its method that is made for
+   colour, with as many of its steps as the time allows. Nothing was measured in colour, and it is said so.
 
 ``auto`` is no method and in no registry: a run and its certificate name what was chosen.
 
@@ -20,14 +23,11 @@ time, so it says nothing that is not public.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from understudy.configs import SMALL_IMAGE
 from understudy.data import idx
 from understudy.data.catalog import is_known
 from understudy.data.domain import Domain
@@ -36,6 +36,7 @@ from understudy.data.store import is_store
 from understudy.errors import BudgetError, InputError
 from understudy.methods.base import configure
 from understudy.methods.config import overlay
+from understudy.methods.knowledge import Candidate, Knowledge, Measured, nearest, read_knowledge, shortfalls
 from understudy.methods.registry import get_method
 from understudy.privacy.budget import Budget
 from understudy.privacy.plan import Plan, remarked
@@ -43,58 +44,10 @@ from understudy.privacy.plan import Plan, remarked
 AUTO = "auto"
 PATIENCE = 1800.0  # seconds that a run may take where nobody says how long
 USUAL_SHAPE = "1x28x28"  # what pictures are brought to where nobody says: most was measured on it
-_TABLE = Path(__file__).with_name("choices.json")
-_NEAR = 3.0  # a factor
 _AS_GOOD = 0.01  # of what real images give: two runs of one candidate differ by as much
 _FAR_QUICKER = 0.5  # of the time of the best
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A method with a preset and settings, as it was measured."""
-
-    name: str
-    method: str
-    preset: str | None
-    config: Mapping[str, Any]
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """The parts of epsilon that are not the method's own, by what they pay for; those that are set."""
-        given = {part: self._share(part) for part in ("embedding", "teacher")}
-        return {part: share for part, share in given.items() if share}
-
-    def _share(self, part: str) -> float | None:
-        below = get_method(self.method).presets[self.preset] if self.preset else {}
-        share: float | None = overlay(below, self.config).get("privacy", {}).get(f"{part}_share")
-        return share
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One run on a public data set."""
-
-    candidate: str
-    dataset: str
-    device: str
-    records: int
-    classes: int
-    pixels: int
-    epsilon: float
-    accuracy: float  # of a CNN that was trained on generated images alone, on real test images
-    chance: float
-    real: float  # of the same CNN, trained on all real images
-    seconds: float
-
-    @property
-    def signal(self) -> float:
-        """Epsilon times units per class."""
-        return self.epsilon * self.records / self.classes
-
-    @property
-    def recovered(self) -> float:
-        """The share of the way from guessing to real images."""
-        return (self.accuracy - self.chance) / (self.real - self.chance)
+_FEWEST_STEPS = 0.25  # of those of a preset, down to which they may be cut
+_MARGIN = 0.9  # of the time one is ready to wait, which steps are cut to
 
 
 @dataclass(frozen=True)
@@ -103,7 +56,7 @@ class Considered:
 
     candidate: Candidate
     runs: tuple[Measured, ...]  # that count for the task
-    shortfall: float  # behind the best on the same data sets, on average
+    shortfall: float  # behind the candidate that is worth most
     plan: Plan | None = None
     seconds: float | None = None  # on the device in question
     left_out: str | None = None
@@ -122,6 +75,7 @@ class Considered:
             "method": self.candidate.method,
             "preset": self.candidate.preset,
             "config": dict(self.candidate.config),
+            "stands_for": self.candidate.stands_for,
             "recovered": [low, high],
             "shortfall": self.shortfall,
             "measured_runs": len(self.runs),
@@ -138,7 +92,7 @@ class Choice:
     chosen: Considered
     considered: tuple[Considered, ...]
     signal: float
-    near: bool  # whether anything was measured with about as much signal
+    near: bool  # whether anything that fits was measured with about as much signal
     on_cpu: bool
 
     @property
@@ -169,35 +123,6 @@ class Choice:
         return self.chosen.seconds
 
 
-@dataclass(frozen=True)
-class Knowledge:
-    """The table: candidates, and what they reached."""
-
-    candidates: Mapping[str, Candidate] = field(default_factory=dict)
-    runs: tuple[Measured, ...] = ()
-
-    def near(self, signal: float, pixels: int) -> tuple[tuple[Measured, ...], bool]:
-        """The runs that count for a task, and whether they have about as much signal as it."""
-        same_size = [run for run in self.runs if (run.pixels <= SMALL_IMAGE) == (pixels <= SMALL_IMAGE)]
-        for runs in (same_size, list(self.runs)):
-            close = tuple(run for run in runs if _apart(run.signal, signal) <= math.log(_NEAR) + 1e-9)
-            if close:
-                return close, True
-        nearest = min(_apart(run.signal, signal) for run in same_size or self.runs)
-        return tuple(run for run in same_size or self.runs if _apart(run.signal, signal) <= nearest + 1e-9), False
-
-
-def _apart(one: float, other: float) -> float:
-    return abs(math.log(one / other))
-
-
-def read_knowledge(path: Path = _TABLE) -> Knowledge:
-    """What was measured."""
-    raw = json.loads(path.read_text(encoding="utf-8"))
-    candidates = {name: Candidate(name, **values) for name, values in raw["candidates"].items()}
-    return Knowledge(candidates, tuple(Measured(**row) for row in raw["runs"]))
-
-
 def choose(
     domain: Domain,
     budget: Budget,
@@ -213,29 +138,69 @@ def choose(
 
     Privacy: see the module; no record is an argument.
     """
-    budget, patience = budget.settled(domain.nominal_units), PATIENCE if time is None else time
-    on_cpu = _on_cpu(device)
-    signal = budget.epsilon * domain.nominal_units / (domain.classes or 1)
-    known = knowledge or read_knowledge()
-    runs, near = known.near(signal, domain.values)
-    shortfalls = _shortfalls(runs)
+    patience, on_cpu = PATIENCE if time is None else time, _on_cpu(device)
+    task = _Task(domain, budget.settled(domain.nominal_units), device, on_cpu, patience)
+    known, refused = knowledge or read_knowledge(), list[Considered]()
+    for runs, near in known.circles(task.signal, domain.values):
+        considered = _considered(known, runs, near, task, compare)
+        fitting = [each for each in considered if each.left_out is None]
+        if fitting:
+            return Choice(_best(fitting), considered, task.signal, near, on_cpu)
+        refused += considered
+    raise _nothing_fits(refused, time)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """All that a choice follows from, and all of it public."""
+
+    domain: Domain
+    budget: Budget
+    device: str
+    on_cpu: bool
+    patience: float
+
+    @property
+    def signal(self) -> float:
+        return self.budget.epsilon * self.domain.nominal_units / (self.domain.classes or 1)
+
+    @property
+    def colour_on_card(self) -> bool:
+        return self.domain.shape[0] == 3 and not self.on_cpu
+
+
+def _considered(
+    known: Knowledge, runs: Sequence[Measured], near: bool, task: _Task, compare: bool
+) -> tuple[Considered, ...]:
+    """The candidates of these runs, the best first, planned as far as the choice needs or all of them."""
     considered, enough = list[Considered](), math.inf
-    for name in sorted(shortfalls, key=lambda each: (shortfalls[each], each)):
+    behind = shortfalls(runs)
+    for name in sorted(behind, key=lambda each: (behind[each], each)):
         own = tuple(run for run in runs if run.candidate == name)
-        next_one = Considered(known.candidates[name], own, shortfalls[name], left_out="behind the one that was chosen")
-        if compare or next_one.shortfall <= enough:
-            next_one = _planned(next_one, domain, budget, device, on_cpu, patience)
-        if next_one.left_out is None:
-            enough = min(enough, next_one.shortfall + _AS_GOOD)
-        considered.append(next_one)
-    fitting = [each for each in considered if each.left_out is None]
-    if not fitting:
-        raise _nothing_fits(considered, time)
+        own = own if near else nearest(own, task.signal)
+        for candidate in _forms(known.candidates[name], own, task):
+            next_one = Considered(candidate, own, behind[name], left_out="behind the one that was chosen")
+            if compare or next_one.shortfall <= enough:
+                next_one = _planned(next_one, task)
+            if next_one.left_out is None:
+                enough = min(enough, next_one.shortfall + _AS_GOOD)
+            considered.append(next_one)
+    return tuple(considered)
+
+
+def _forms(candidate: Candidate, runs: Sequence[Measured], task: _Task) -> tuple[Candidate, ...]:
+    """A candidate as it was measured; before it, where images are in colour, its method's preset for that."""
+    colour = candidate.in_colour() if task.colour_on_card and any(run.on_card for run in runs) else None
+    return (candidate,) if colour is None else (colour, candidate)
+
+
+def _best(fitting: Sequence[Considered]) -> Considered:
+    """The first, or what is as good and far quicker; settings for grey images are not known to be that in colour."""
     best = fitting[0]
-    as_good = [each for each in fitting if each.shortfall <= best.shortfall + _AS_GOOD]
+    rivals = [each for each in fitting if each.candidate.name != best.candidate.stands_for]
+    as_good = [each for each in rivals if each.shortfall <= best.shortfall + _AS_GOOD]
     quickest = min(as_good, key=lambda each: each.seconds or 0.0)
-    chosen = quickest if (quickest.seconds or 0.0) < _FAR_QUICKER * (best.seconds or 0.0) else best
-    return Choice(chosen, tuple(considered), signal, near, on_cpu)
+    return quickest if (quickest.seconds or 0.0) < _FAR_QUICKER * (best.seconds or 0.0) else best
 
 
 class Wishes(Protocol):
@@ -317,34 +282,49 @@ def _on_cpu(device: str) -> bool:
     return choose_device(device).type == "cpu"
 
 
-def _shortfalls(runs: Sequence[Measured]) -> dict[str, float]:
-    """By candidate: how far it is behind the best on the same data sets, on average."""
-    reached: dict[str, dict[str, list[float]]] = {}
-    for run in runs:
-        reached.setdefault(run.dataset, {}).setdefault(run.candidate, []).append(run.recovered)
-    behind: dict[str, list[float]] = {}
-    for by_candidate in reached.values():
-        means = {name: sum(shares) / len(shares) for name, shares in by_candidate.items()}
-        for name, mean in means.items():
-            behind.setdefault(name, []).append(max(means.values()) - mean)
-    return {name: sum(gaps) / len(gaps) for name, gaps in behind.items()}
-
-
-def _planned(
-    considered: Considered, domain: Domain, budget: Budget, device: str, on_cpu: bool, patience: float
-) -> Considered:
+def _planned(considered: Considered, task: _Task) -> Considered:
     """With its plan and its time, or with the reason why it is left out."""
-    candidate, method = considered.candidate, get_method(considered.candidate.method)
-    facts = (considered.candidate, considered.runs, considered.shortfall)
     try:
-        config = configure(method, overlay(candidate.config, {"runtime": {"device": device}}), candidate.preset)
-        plan = remarked(method.plan(config, domain, budget))
+        planned = _with_plan(considered, task)
+        if considered.candidate.stands_for and (planned.seconds or 0.0) > task.patience:
+            planned = _cut(planned, task)
     except (InputError, BudgetError) as error:
-        return Considered(*facts, left_out=str(error))
-    seconds = plan.seconds if on_cpu else plan.seconds_on_gpu
-    if plan.epsilon > budget.epsilon:
-        return Considered(*facts, plan, seconds, f"costs epsilon {plan.epsilon:g}")
-    return Considered(*facts, plan, seconds, "takes too long" if seconds > patience else None)
+        return replace(considered, left_out=str(error))
+    return planned
+
+
+def _with_plan(considered: Considered, task: _Task) -> Considered:
+    candidate, method = considered.candidate, get_method(considered.candidate.method)
+    config = configure(method, overlay(candidate.config, {"runtime": {"device": task.device}}), candidate.preset)
+    plan = remarked(method.plan(config, task.domain, task.budget))
+    seconds = plan.seconds if task.on_cpu else plan.seconds_on_gpu
+    left_out = "takes too long" if seconds > task.patience else None
+    if plan.epsilon > task.budget.epsilon:
+        left_out = f"costs epsilon {plan.epsilon:g}"
+    elif not task.on_cpu:
+        _check_room(plan, task.device)
+    return replace(considered, plan=plan, seconds=seconds, left_out=left_out)
+
+
+def _cut(planned: Considered, task: _Task) -> Considered:
+    """The same with as many of its steps as the time allows, or as it was where these would be too few."""
+    steps = planned.candidate.steps
+    if steps is None:
+        return planned
+    fewest = max(1, round(_FEWEST_STEPS * steps))
+    least = _with_plan(replace(planned, candidate=planned.candidate.with_steps(fewest)), task)
+    if least.left_out is not None:
+        return planned
+    each = ((planned.seconds or 0.0) - (least.seconds or 0.0)) / (steps - fewest)
+    fitting = fewest + int((_MARGIN * task.patience - (least.seconds or 0.0)) / each)
+    return _with_plan(replace(planned, candidate=planned.candidate.with_steps(max(fewest, fitting))), task)
+
+
+def _check_room(plan: Plan, device: str) -> None:
+    """Refuse what the card has no room for."""
+    from understudy.devices import check_memory, choose_device
+
+    check_memory(plan.memory_bytes, choose_device(device))
 
 
 def _nothing_fits(considered: Sequence[Considered], time: float | None) -> InputError:
