@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 from understudy.data.dataset import ImageDataset
@@ -244,10 +245,13 @@ def test_what_others_can_see_does_not_tell_who_is_asked():
 
 def test_a_pass_is_public_in_size_and_rarely_too_small():
     shard = Shard(1000, Team(0, 4))
-    assert shard.at_once(512) == 177  # 128, and five deviations of 9.8
+    assert shard.at_once(512) == 182  # 128, five deviations of 9.8, and five
     assert shard.at_once(512) == Shard(1000, Team(3, 4)).at_once(512)
     assert Shard(1000, Team(0, 1)).at_once(512) == 512
     assert Shard(3, Team(1, 2)).at_once(8) <= 8
+    for queries in (8, 64, 512, 4096):
+        for size in (2, 4, 16, 256):
+            assert stats.binom.sf(Shard(1024, Team(0, size)).at_once(queries), queries, 1 / size) < 1e-6
 
 
 # Which subsets there are

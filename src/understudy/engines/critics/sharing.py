@@ -30,7 +30,7 @@ from torch import Tensor
 
 from understudy.distributed import ALONE, STEP, Team
 
-_SPARE = 5.0  # deviations of the number of queries that a process is asked, above what is expected
+_SPARE = 5  # queries above what a process expects to be asked, and deviations of that
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,11 @@ class Shard:
     def at_once(self, queries: int) -> int:
         """How many of so many queries this process works through together, asked or not.
 
-        Privacy: a public number. It is enough unless more are routed here than five deviations above what is expected,
-        which fewer than one step in a million brings about where there are many queries; then there is a second pass.
+        Privacy: a public number, which is enough but for fewer than one step in a million; then there is a second pass.
         """
         share = len(self.critics) / self.subsets
         expected, deviation = queries * share, math.sqrt(queries * share * (1 - share))
-        return max(1, min(queries, math.ceil(expected + _SPARE * deviation)))
+        return min(queries, math.ceil(expected + _SPARE * deviation + _SPARE))
 
 
 class Words:
