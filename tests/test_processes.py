@@ -20,7 +20,15 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("module", ["understudy.evaluate.parallel", "understudy.experiments.worker"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "understudy.evaluate.parallel",
+        "understudy.experiments.worker",
+        pytest.param("understudy.evaluate.spread", marks=pytest.mark.slow),
+        pytest.param("understudy.release.sampling", marks=pytest.mark.slow),
+    ],
+)
 def test_a_worker_does_not_outlive_the_process_that_started_it(module: str):
     """The worker waits for its task on a pipe that this test keeps open, so only the death of its parent can end it.
 

@@ -11,6 +11,7 @@ import pytest
 
 from understudy.cli.main import main
 
+from ..helpers.workers import workers_here  # noqa: F401 (a fixture)
 from ..release.building import edit_json
 from .calling import Caller
 
@@ -106,6 +107,20 @@ def test_sample_in_every_format(call: Caller, released: Path, tmp_path: Path):
     assert call("sample", released, "-n", 5, "--temperature", 0.5, "--to", tmp_path / "typical.npz").code == 0
     refused = call.refused("sample", released, "-n", 5, "--temperature", 2, "--to", tmp_path / "wild.npz")
     assert "temperature: 2 was asked for; pass more than 0 and at most 1" in refused
+
+
+def test_sample_in_several_processes(call: Caller, released: Path, tmp_path: Path, workers_here: list[str]):  # noqa: F811
+    for number in (1, 2):
+        command = ["sample", released, "-n", 9, "--labels", "1,3", "--to", tmp_path / f"{number}.npz", "--seed", 4]
+        assert call(*command, "--processes", number).code == 0
+    assert len(workers_here) == 3
+    with np.load(tmp_path / "1.npz") as one, np.load(tmp_path / "2.npz") as two:
+        assert np.array_equal(one["images"], two["images"])
+        assert np.array_equal(one["labels"], two["labels"])
+        assert set(one["labels"]) == {1, 3}
+    refused = call.refused("sample", released, "-n", 5, "--processes", 0, "--to", tmp_path / "none.npz")
+    assert "processes: 0; pass a number from 1 to 1024" in refused
+    assert not (tmp_path / "none.npz").exists()
 
 
 def test_verify_ends_with_the_line(call: Caller, released: Path):

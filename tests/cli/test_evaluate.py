@@ -42,6 +42,16 @@ def test_evaluate_keeps_its_figures_with_the_run(call: Caller, train_arguments: 
     assert not (tmp_path / "run" / "release" / "evaluation.json").exists()
 
 
+@pytest.mark.slow
+def test_several_processes_draw_and_score_as_one_does(call: Caller, train_arguments: list[object], tmp_path: Path):
+    assert call(*train_arguments).code == 0
+    data = ["--data", tmp_path / "data.npz", "--test-data", tmp_path / "data.npz", "--metrics", "lda,gaussian_nb"]
+    answer = call("evaluate", tmp_path / "run", *data, "--samples", 60, "--processes", 2, "--json")
+    assert answer.code == 0, answer.err
+    assert [figure["name"] for figure in answer.json()["figures"]] == ["lda", "gaussian_nb"]
+    assert answer.json()["samples"] == 60
+
+
 def test_colour_is_scored_by_two_networks_whose_sizes_are_stated(
     call: Caller, train_arguments: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -93,6 +103,7 @@ def test_bad_choices_of_an_evaluation_are_refused(call: Caller, train_arguments:
     command = ["evaluate", tmp_path / "run", "--data", tmp_path / "data.npz", "--test-data", tmp_path / "data.npz"]
     assert "metrics: 'svm' is unknown" in call.refused(*command, "--metrics", "svm")
     assert "workers: 0" in call.refused(*command, "--workers", 0)
+    assert "processes: 0; pass a number from 1 to 1024" in call.refused(*command, "--processes", 0)
     assert "at least 2049" in call.refused(*command, "--metrics", "fid", "--no-cache")
     few = ["--metrics", "fid", "--no-cache", "--allow-few"]
     assert "weights: " in call.refused(*command, *few, "--weights", tmp_path / "absent.pt")

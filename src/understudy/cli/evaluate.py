@@ -47,6 +47,13 @@ def command(
             help="Put beside each score what real images give in its place; the first time that takes as long again."
         ),
     ] = True,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            help="Draw images, compute the features of fid and train classifiers in so many processes on this machine.",
+        ),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", help="Classifiers trained side by side; by default one on each core.")
     ] = None,
@@ -81,9 +88,12 @@ def command(
     from understudy.evaluate.private_cache import default_folder as private_folder
     from understudy.evaluate.releases import EvaluateOptions, evaluate_release
     from understudy.files import make_folder, write_text
+    from understudy.processes import checked_number
 
     if to is not None:
         make_folder(to.parent, "to")
+    if processes is not None:
+        checked_number(processes)
     chosen = EvaluationConfig(
         device=device,
         weights=weights,
@@ -91,10 +101,11 @@ def command(
         fast=fast,
         reference=reference,
         cache=private_folder() if cache else None,
-        crew=Crew(workers),
+        crew=Crew(processes if workers is None else workers),
+        processes=processes or 1,
     )
     source = common.data_options(data, records, classes, shape, declare, skip_broken)
-    drawn = EvaluateOptions(samples, temperature, sample_steps, test_data, show_scoring)
+    drawn = EvaluateOptions(samples, temperature, sample_steps, test_data, show_scoring, processes)
     names = None if metrics is None else [name.strip() for name in metrics.split(",")]
     result = evaluate_release(release, source, names, drawn, chosen)
     if to is not None:

@@ -23,19 +23,32 @@ def command(
     temperature: common.Temperature = 1.0,
     sample_steps: common.SampleSteps = None,
     agree: common.Agree = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            help="Draw in so many processes on this machine; with a seed any number of them draws the same images.",
+        ),
+    ] = None,
     as_json: common.Json = False,
 ) -> None:
     """Draw images; any number of them costs no further privacy."""
     from understudy.progress import show_scoring
     from understudy.release.export import check_destination, export
     from understudy.release.release import load
+    from understudy.release.sampling import DrawOptions, sample_in_processes
 
     check_destination(to)
     loaded = load(release)
     chosen = common.parse_labels(labels, loaded.domain.class_names)
     with show_scoring() as listeners:
         watch = listeners.counting("images drawn", count)
-        images, drawn = loaded.sample(count, chosen, seed, temperature, sample_steps, watch, agree)
+        if processes is None:
+            images, drawn = loaded.sample(count, chosen, seed, temperature, sample_steps, watch, agree)
+        else:
+            asked = None if chosen is None else tuple(chosen)
+            options = DrawOptions(count, asked, seed, temperature, sample_steps, agree)
+            images, drawn = sample_in_processes(release, loaded, options, processes, watch)
     path = export(images, drawn, to, loaded.domain.class_names)
     if as_json:
         common.print_json({"path": str(path), "count": count, "labels": chosen, "shape": list(images.shape)})

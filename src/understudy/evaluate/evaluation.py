@@ -44,6 +44,7 @@ from understudy.evaluate.inception_score import inception_score, score_images, s
 from understudy.evaluate.parallel import Crew, Listeners, downstream_accuracies
 from understudy.evaluate.private_cache import check_folder
 from understudy.evaluate.resnet import ResnetConfig
+from understudy.evaluate.spread import SpreadFeatures
 from understudy.evaluate.yardsticks import NO_CLASS, NOISE, accuracy_yardstick, chance_accuracy, score_yardstick
 
 STAMP = "not private: do not publish"
@@ -68,6 +69,7 @@ class EvaluationConfig:
     cache: Path | None = None  # folder for what follows from the real data alone; private like the data
     reference: bool = True  # beside each score what real images give in its place; False saves the time it takes
     crew: Crew = field(default_factory=Crew)  # who trains the downstream classifiers
+    processes: int = 1  # that compute the features of the Inception network
     listener: Callable[[str, int, int], None] | None = None  # hears of other work: what, how many of how many are done
 
     def heard_by(self, listeners: Listeners) -> EvaluationConfig:
@@ -328,7 +330,7 @@ def _prepare(
         check_counts(len(images), len(test.images), config.scorer.hidden, config.fid.allow_few)
     if "fid" in names:
         check_counts(len(images), len(test.images), InceptionFeatures.dimensions, config.fid.allow_few)
-        run.inception = InceptionFeatures(find_weights(config.weights), device, config.precision)
+        run.inception = SpreadFeatures(find_weights(config.weights), device, config.precision, config.processes)
     return run
 
 

@@ -81,10 +81,14 @@ class InceptionFeatures:
 
     def batches(self, images: Images) -> Iterator[Tensor]:
         """The features of the images, batch by batch, on the device."""
-        size = BATCH_ON_CARD if self.device.type == "cuda" else BATCH_ON_PROCESSOR
-        for start in range(0, len(images), size):
-            batch = as_tensor(images[start : start + size]).to(self.device)
+        for start in range(0, len(images), self.batch):
+            batch = as_tensor(images[start : start + self.batch]).to(self.device)
             yield self._features(batch)
+
+    @property
+    def batch(self) -> int:
+        """How many images go through the network at a time."""
+        return BATCH_ON_CARD if self.device.type == "cuda" else BATCH_ON_PROCESSOR
 
     def _features(self, batch: Tensor) -> Tensor:
         prepared = prepare(batch)

@@ -30,6 +30,7 @@ class EvaluateOptions:
     sample_steps: int | None = None  # of a diffusion model; None: its own
     test_data: str | None = None  # held-out real data; None: the test part of the training data
     scoring: Callable[[], AbstractContextManager[Listeners | None]] = nullcontext  # entered once all is loaded
+    processes: int | None = None  # that draw the images; None: this one
 
 
 def evaluate_release(
@@ -53,6 +54,7 @@ def evaluate_release(
         with_colour,
     )
     from understudy.release.release import load
+    from understudy.release.sampling import DrawOptions, sample_in_processes
 
     options, config, run = options or EvaluateOptions(), config or EvaluationConfig(), RunFolder(Path(folder))
     if metrics is not None:
@@ -71,10 +73,14 @@ def evaluate_release(
     count = options.samples or min(_MOST_SAMPLES, release.domain.nominal_records)
     with options.scoring() as listeners:
         watch = None if listeners is None else listeners.counting("images drawn", count)
-        images, labels = release.sample(count, temperature=options.temperature, steps=options.sample_steps, watch=watch)
+        if options.processes is None:
+            drawn = release.sample(count, temperature=options.temperature, steps=options.sample_steps, watch=watch)
+        else:
+            asked = DrawOptions(count, temperature=options.temperature, steps=options.sample_steps)
+            drawn = sample_in_processes(run.path, release, asked, options.processes, watch)
         config = replace(config, classes=release.domain.classes)
         heard = config if listeners is None else config.heard_by(listeners)
-        result = evaluate(images, labels, train, test, metrics, heard).as_dict()
+        result = evaluate(*drawn, train, test, metrics, heard).as_dict()
     changed = {"temperature": (options.temperature, 1.0), "sample_steps": (options.sample_steps, None)}
     differing = {name: given for name, (given, usual) in changed.items() if given != usual}
     result.update(differing)

@@ -90,10 +90,7 @@ class Release:
         card if there is one. ``watch`` hears how many images are drawn. Any number of samples costs no privacy: they
         are made from what is already released.
         """
-        if count < 0:
-            raise InputError(f"count: {count} images were asked for; pass 0 or more")
-        if count * int(np.prod(self.domain.shape)) > _MAXIMUM_SAMPLE_BYTES:
-            raise InputError(f"count: {count} images take over {_MAXIMUM_SAMPLE_BYTES} bytes; draw them in parts")
+        self.check_count(count)
         self._check_temperature(temperature)
         if agree:
             self._check_agree()
@@ -111,6 +108,13 @@ class Release:
         pixels = images[:, 0] if images.shape[1] == 1 else images.transpose(0, 2, 3, 1)
         names = chosen.cpu().numpy().astype(np.int64) if self.domain.labelled else None
         return np.ascontiguousarray(pixels), names
+
+    def check_count(self, count: int) -> None:
+        """Refuse a number of images that cannot be drawn at once."""
+        if count < 0:
+            raise InputError(f"count: {count} images were asked for; pass 0 or more")
+        if count * int(np.prod(self.domain.shape)) > _MAXIMUM_SAMPLE_BYTES:
+            raise InputError(f"count: {count} images take over {_MAXIMUM_SAMPLE_BYTES} bytes; draw them in parts")
 
     def label(self, images: Images) -> Labels:
         """What the classifier of this release calls images as ``sample`` gives them; costs no privacy.
