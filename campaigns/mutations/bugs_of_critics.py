@@ -141,8 +141,8 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "the nominal size checked against the true one",
         API,
-        "    check_memory(plan.memory_bytes, device)\n",
-        "    check_memory(plan.memory_bytes, device)\n"
+        "    check_memory(method.memory_of_device(plan, options.team.size), device)\n",
+        "    check_memory(method.memory_of_device(plan, options.team.size), device)\n"
         "    if len(data) > data.domain.nominal_records:\n"
         "        raise InputError('records: more than were declared; declare more')\n",
         f"{_CONFORMANCE}::test_the_declared_number_of_records_is_never_compared_with_the_true_one[20-dp-merf]",

@@ -343,7 +343,7 @@ def _begin(
     if plan.limits is not None:
         check_enrolled(data, plan.limits.clients)
     folder, device = RunFolder(out), choose_device(plan.config.runtime.device)
-    check_memory(plan.memory_bytes, device)
+    check_memory(method.memory_of_device(plan, options.team.size), device)
     certificate = None if base is None else base.certificate
     booking = None
     if options.account is not None:

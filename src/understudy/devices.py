@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -48,6 +49,13 @@ def check_memory(needed_bytes: int, device: torch.device) -> None:
             f"device: this plan needs about {needed_bytes / 2**30:.1f} GiB, but {describe_device(device)} has "
             f"{total / 2**30:.1f} GiB; {_LESS_MEMORY}"
         )
+
+
+def cards_of(processes: int) -> int:
+    """How many graphics cards so many processes have together: each its own, unless a machine has fewer."""
+    here = min(processes, int(os.environ.get("LOCAL_WORLD_SIZE", processes)))
+    on_each = -(-here // max(1, torch.cuda.device_count()))
+    return -(-processes // on_each)
 
 
 @contextmanager

@@ -22,14 +22,17 @@ class CriticsConfig(Config):
     warm_iterations: Natural = 30
     warm_learning_rate: Positive = 1e-3  # of the throw-away generators
 
-    def memory_bytes(self, domain: Domain, subsets: int) -> int:
-        """Parameters and Adam moments of all critics, and the working memory of those trained together."""
+    def memory_bytes(self, domain: Domain, subsets: int, parts: int = 1) -> int:
+        """Parameters and Adam moments of all critics, and the working memory of those trained together.
+
+        ``parts``: of the critics on one of so many devices, among which they are divided.
+        """
         channels, height, columns = domain.shape
         width = self.width or 64
         features = 4 * width * -(-height // 8) * -(-columns // 8)
         parameters = 25 * width * (channels + 10 * width) + features * (1 + (domain.classes or 0))
-        working = 40 * self.batch * width * height * columns * self.per_step
-        return subsets * parameters * 12 + working + 2**30
+        working = 40 * self.batch * width * height * columns * -(-self.per_step // parts)
+        return -(-subsets // parts) * parameters * 12 + working + 2**30
 
     def check_processes(self, processes: int, critics: int, setting: str) -> None:
         """Refuse more processes than critics: one without any would only wait."""

@@ -96,6 +96,10 @@ class Method(ABC):
         if not self.shared_by_processes:
             raise InputError(_IN_ONE_PROCESS.format(self.name))
 
+    def memory_of_device(self, plan: Plan, processes: int) -> int:
+        """What the plan needs on a device of one of several processes; less than in all where these divide it."""
+        return plan.memory_bytes
+
     def claims(self, config: MethodConfig, events: Sequence[Event], budget: Budget) -> list[Guarantee]:
         """What the events of a run guarantee, the headline first; a method with several viewers says so here."""
         epsilon = accounting.certified_epsilon(events, budget.delta)

@@ -172,6 +172,17 @@ class GsWgan(Method):
         critics = Critics.of_run(run, config.privacy.subsets or 1, config.method.critics)
         return CriticsHelp(critics, critics.own_answers)
 
+    def memory_of_device(self, plan: Plan, processes: int) -> int:
+        """Critics are divided among the devices of all processes; what a teacher needs is not."""
+        from understudy.devices import cards_of
+
+        critics, subsets = (
+            plan.config_as(GsWganConfig).method.critics,
+            plan.config_as(GsWganConfig).privacy.subsets or 1,
+        )
+        more = plan.memory_bytes > critics.memory_bytes(plan.domain, subsets)
+        return plan.memory_bytes if more else critics.memory_bytes(plan.domain, subsets, cards_of(processes))
+
     def check_processes(self, config: MethodConfig, processes: int) -> None:
         """Refuse processes that would have no critic."""
         super().check_processes(config, processes)

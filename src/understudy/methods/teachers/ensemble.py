@@ -146,6 +146,16 @@ class TeacherMethod(Method):
         assert isinstance(config, TeacherConfig)
         return help_teach(run, self.lesson(run), config.method, config.privacy.teachers or 1)
 
+    def memory_of_device(self, plan: Plan, processes: int) -> int:
+        """Teachers that vote are divided among the devices of all processes; what another teacher needs is not."""
+        from understudy.devices import cards_of
+
+        config = plan.config
+        assert isinstance(config, TeacherConfig)
+        teachers, count = config.method.teachers, config.privacy.teachers or 1
+        more = plan.memory_bytes > teachers.memory_bytes(plan.domain, count)
+        return plan.memory_bytes if more else teachers.memory_bytes(plan.domain, count, cards_of(processes))
+
     def check_processes(self, config: MethodConfig, processes: int) -> None:
         """Refuse processes that would have no teacher."""
         super().check_processes(config, processes)
