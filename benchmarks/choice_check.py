@@ -10,7 +10,7 @@ and in colour the residual network of ``headline.py``, trained on generated imag
 processor in the fast mode). Writes ``results/choice-check-<device>.json``, after every run: rows of single runs, and
 for each task the error rate of ``auto`` over the least of all, and the time it took over the time it promised. Times
 are promised for one H200 or for two CPU cores, so a run on a processor has ``--threads 2``. Runs that are in the file
-already are not made again.
+already are not made again. The table is that of the package: bring it up to date before (``choices.py --table``).
 """
 
 from __future__ import annotations
@@ -146,6 +146,10 @@ def check(options: argparse.Namespace) -> None:
         "time": seconds_of(options.time),
     }
     choices = dict(every_choice(options))
+    for task, choice in choices.items():
+        promised = {} if isinstance(choice, str) else {name: each.seconds for name, each in rivals(choice).items()}
+        told = choice if isinstance(choice, str) else f"auto chooses {choice.chosen.candidate.name}"
+        print(task, told, *(f"{name}: {seconds:.0f} s" for name, seconds in promised.items()), sep="; ", flush=True)
     commands = list(missing(choices, rows, options))
     environment = {"CUDA_VISIBLE_DEVICES": ""} if options.device == "cpu" else {}
     threads = {name: str(options.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}

@@ -196,9 +196,7 @@ def measure_all(options: argparse.Namespace, commit: str | None) -> None:
     Each finished run is written at once, so that whatever ends this costs the runs under way alone.
     """
     end, name = time.time() + options.seconds, _ROWS[options.device]
-    path = options.results / name
-    there = [each for each in (path, _RESULTS / name) if each.exists()]
-    kept = _read(there[0]) if there else {"rows": [], "real": {}}
+    path, kept = options.results / name, _kept(options.results, name)
     rows = [{"device": kept["device"], **row} for row in kept["rows"]]
     done = {_key(row["candidate"], Cell(row["dataset"], row["records"], row["epsilon"])) for row in rows}
     tasks = {
@@ -222,6 +220,12 @@ def measure_all(options: argparse.Namespace, commit: str | None) -> None:
 
 def _key(candidate: str, cell: Cell) -> tuple[str, Cell]:
     return candidate, cell
+
+
+def _kept(results: Path, name: str) -> dict[str, Any]:
+    """What was measured so far: as it is in this folder, or where there is nothing yet as it is committed."""
+    there = [path for path in (results / name, _RESULTS / name) if path.exists()]
+    return _read(there[0]) if there else {"device": None, "rows": [], "real": {}}
 
 
 def at_once(
@@ -339,9 +343,9 @@ def cnn_accuracy(generated: tuple[Any, Any], train: us.ImageDataset, test: us.Im
 # The table of the package
 
 
-def table() -> dict[str, Any]:
+def table(results: Path) -> dict[str, Any]:
     """Candidates by name, and every run that was measured, on whatever device."""
-    measured = [_read(path) for path in (_RESULTS / name for name in _ROWS.values()) if path.exists()]
+    measured = [_kept(results, name) for name in _ROWS.values()]
     real = {dataset: accuracy for each in measured for dataset, accuracy in each["real"].items()}
     real |= {dataset: float(_read(_RESULTS / name)["cnn_accuracy"]) for dataset, name in _REAL_ROWS.items()}
     candidates = dict(_CANDIDATES)
@@ -401,9 +405,9 @@ def _of_command(row: Mapping[str, Any], known: Mapping[str, Candidate]) -> Candi
     return Candidate(name, row["method"], preset, config)
 
 
-def write_table(check: bool) -> None:
+def write_table(results: Path, check: bool) -> None:
     """Write the table, or compare it with the one that is there."""
-    text = json.dumps(table(), indent=1) + "\n"
+    text = json.dumps(table(results), indent=1) + "\n"
     if check and _TABLE.read_text(encoding="utf-8") != text:
         raise SystemExit(f"{_TABLE} is not what was measured; run `python benchmarks/choices.py --table`")
     _TABLE.write_text(text, encoding="utf-8")
@@ -420,7 +424,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", choices=list(_ROWS))
     parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each a process of its own")
     parser.add_argument("--datasets", nargs="+", default=list(_SIZES), choices=list(_SIZES))
-    parser.add_argument("--results", type=Path, default=_RESULTS, help="the folder that is written to")
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="the folder of what is measured")
     parser.add_argument("--only", nargs=4, metavar=("CANDIDATE", "DATASET", "RECORDS", "EPSILON"), help="print one run")
     parser.add_argument("--table", action="store_true", help="write the table of the package")
     parser.add_argument("--check", action="store_true", help="fail where the table of the package is not up to date")
@@ -431,7 +435,7 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     options = parse()
     if options.table or options.check:
-        write_table(options.check)
+        write_table(options.results, options.check)
     elif options.only:
         torch.set_num_threads(1 if options.device == "cpu" else 4)
         name, dataset, records, epsilon = options.only
