@@ -13,6 +13,10 @@ CRITICS, PANEL = "engines/critics/sharing.py", "engines/critics/panel.py"
 _CRITICS = "tests/engines/critics/test_sharing.py"
 _ANSWERS = f"{_CRITICS}::test_answers_of_the_same_weights_are_those_of_one_process"
 _TEACHING = "tests/methods/teachers/test_teaching.py"
+RECORDS, TEACHER = "engines/records.py", "engines/teacher/training.py"
+_SUMS = "tests/engines/test_shared_sums.py"
+_OWNERS = f"{_SUMS}::test_every_record_is_one_processs_and_nobodys_records_are_divided"
+_GRADIENTS = f"{_SUMS}::test_gradients_of_a_teacher_add_up_at_the_weights_of_each_step"
 
 BUGS: tuple[Bug, ...] = (
     bug(
@@ -202,5 +206,64 @@ BUGS: tuple[Bug, ...] = (
         "        self.ask(partial(lesson.tally, self), pool, *public, counts=counted)\n"
         "        return lesson.tally(self, pool, *public)\n",
         f"{_TEACHING}::test_the_votes_of_all_processes_are_counted_once_each_without_noise",
+    ),
+    bug(
+        "noise by every process that sums over all its units",
+        SHARING,
+        "        total = self._own_sum()\n",
+        "        total = self._own_sum()\n"
+        "        deviation = self._mechanism.clip * self._mechanism.account.template.noise_multiplier\n"
+        "        if not self._shared.alone:\n"
+        "            total += deviation * torch.randn_like(total)\n",
+        f"{_SUMS}::test_noise_is_added_once_and_is_that_of_one_process[embedding-2]",
+    ),
+    bug(
+        "a record in the sums of two processes",
+        RECORDS,
+        "        return range(team.rank, len(data), team.size)\n",
+        "        return range(len(data))\n",
+        f"{_OWNERS}[2-labelled]",
+    ),
+    bug(
+        "a person's records divided among processes",
+        RECORDS,
+        "    return np.flatnonzero(data.unit_of_record(unit) % team.size == team.rank)\n",
+        "    return np.arange(team.rank, len(data), team.size)\n",
+        f"{_OWNERS}[2-people]",
+    ),
+    bug(
+        "a teacher is shown other units than were drawn",
+        TEACHER,
+        "        return torch.where(own, units_private // self._team.size, self._nobody)\n",
+        "        return torch.where(own, units_private // 2, self._nobody).clamp(max=self._nobody)\n",
+        f"{_GRADIENTS}[network-labelled-4]",
+    ),
+    bug(
+        "a process sums a teacher's gradients at old weights",
+        TEACHER,
+        "    sharing = Sharing(None, [weights])\n",
+        "    sharing = Sharing(None)\n",
+        f"{_GRADIENTS}[linear-labelled-2]",
+    ),
+    bug(
+        "central images with the coins of all records in every process",
+        "methods/diffusion/central_images.py",
+        "_rate(run), coins, run.team)",
+        "_rate(run), coins)",
+        f"{_SUMS}::test_central_images_add_up[2]",
+    ),
+    bug(
+        "broken rows of a shared sum are forgotten",
+        SHARING,
+        "            self._shared.end(total, self._mechanism.counts_private(total.device))\n",
+        "            self._shared.end(total, torch.zeros(2))\n",
+        f"{_SUMS}::test_broken_features_in_another_process_stop_the_run",
+    ),
+    bug(
+        "parts of other work are added up with a step's",
+        SHARING,
+        "        if self._word != self._team.words:\n",
+        "        if self._word > self._team.words:\n",
+        f"{_SUMS}::test_work_that_another_came_between_is_begun_again",
     ),
 )

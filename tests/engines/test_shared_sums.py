@@ -18,6 +18,7 @@ from torch import Tensor
 from understudy.configs import MethodConfig
 from understudy.data.dataset import ImageDataset
 from understudy.distributed import ALONE, Team
+from understudy.engines.dpsgd.sharing import SharedSum, Sharing
 from understudy.engines.embedding.means import Embedding, assist_embedding, assist_means, release_means
 from understudy.engines.records import own_records
 from understudy.engines.teacher import training
@@ -31,6 +32,7 @@ from understudy.methods.embedding.hermite import HermiteFeatures
 from understudy.models.scattering import Scattering
 from understudy.privacy.events import CLASS_MEANS, Event, PoissonSampling
 from understudy.privacy.ledger import Ledger, NoLedger
+from understudy.privacy.mechanisms import GaussianSum
 from understudy.privacy.plan import Plan
 from understudy.privacy.randomness.streams import Randomness, own_seed
 from understudy.runs.run import Run
@@ -214,6 +216,29 @@ def test_more_processes_than_units_and_no_unit_at_all(tmp_path):
             sums = [act(size, tmp_path / name / act.__name__, data) for size in (4, 1)]
             assert len(sums[0]) == len(sums[1])
             assert float((sums[0][0] - sums[1][0]).norm()) <= SAME * float(sums[1][0].norm()) + 1e-6
+
+
+def test_work_that_another_came_between_is_begun_again(tmp_path):
+    """The leader may have begun with one work, do another first, and go back: whose part is of which is never mixed."""
+    event, asked = make_event("sums", tiny_data(), count=9), list[str]()
+
+    def sum_of(team: Team, work: str) -> SharedSum:
+        mechanism = GaussianSum(NoLedger(), Randomness(), clip=1.0, event=event)
+        value = {"first": 1.0, "second": 10.0}[work] * (1 + team.rank)
+        return SharedSum(team, mechanism, lambda: torch.full((3,), value, dtype=torch.float64), Sharing(work=work))
+
+    def lead(team: Team) -> list[float]:
+        first, second = sum_of(team, "first"), sum_of(team, "second")
+        return [float(work.take()[0]) for work in (second, first, first, second, first)]
+
+    def follow(team: Team) -> None:
+        told = team.hear()
+        while told is not None:
+            asked.append(told["work"])
+            told = sum_of(team, told["work"]).help()
+
+    assert together(2, lead, follow) == [30.0, 3.0, 3.0, 30.0, 3.0]
+    assert asked == ["first", "second", "first", "second", "first"]
 
 
 # The noise, the ledger, and what is broken
