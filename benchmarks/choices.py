@@ -93,7 +93,7 @@ _SMALL_DISCRIMINATOR = {
 
 
 def _taught(share: float, fit: Mapping[str, Any]) -> dict[str, Any]:
-    return {"privacy": {"teacher_share": share}, "method": fit}
+    return {"privacy": {"teacher_share": share}, **({"method": fit} if fit else {})}
 
 
 _QUICK = (
@@ -121,19 +121,12 @@ _LONG_FIT = {"batch": 1000, "steps": 4000}
 _ON_CARD = (
     Candidate("dp-merf, long", "dp-merf", None, {"method": _LONG_FIT}),
     Candidate("dp-merf, long, teacher 0.4", "dp-merf", None, _taught(0.4, _LONG_FIT)),
-    Candidate(
-        "dp-diffusion gpu-eps1, teacher 0.4",
-        "dp-diffusion",
-        "gpu-eps1",
-        {
-            "privacy": {"teacher_share": 0.4, "embedding_share": 0.3, "batch": 1024},
-            "method": {"last_rate": 0.02, "learning_rate": 0.001, "widths": [16, 32, 32]},
-        },
-    ),
+    Candidate("dp-diffusion gpu-eps1, teacher 0.4", "dp-diffusion", "gpu-eps1", _taught(0.4, {})),
     Candidate("dp-merf-ae gpu", "dp-merf-ae", "gpu"),
     Candidate("gs-wgan gpu", "gs-wgan", "gpu"),
 )
-_CANDIDATES = {each.name: each for each in (*_ON_CPU, *_ON_CARD)}
+_LONGEST = (Candidate("dp-diffusion gpu, teacher 0.35", "dp-diffusion", "gpu", _taught(0.35, {})),)
+_CANDIDATES = {each.name: each for each in (*_ON_CPU, *_ON_CARD, *_LONGEST)}
 
 
 @dataclass(frozen=True)
@@ -177,10 +170,14 @@ _CELLS = {  # and who is tried there; cheap and telling ones first, so that a cu
     ),
     "cuda": (
         *_both(5000, 3, _ON_CARD),
+        (Cell("fashion-mnist", 60_000, 10), _ON_CARD[1:3]),
         *_both(20_000, 10, _ON_CARD[:3]),
+        (Cell("fashion-mnist", 60_000, 1), _ON_CARD[1:3]),
         *_both(5000, 10, _ON_CARD[:3]),
-        *_both(60_000, 10, _ON_CARD[1:2]),
         *_both(1000, 3, (*_ON_CARD[:2], *_ON_CARD[4:])),
+        (Cell("mnist", 60_000, 10), _ON_CARD[1:3]),
+        (Cell("mnist", 60_000, 1), _ON_CARD[1:2]),
+        (Cell("fashion-mnist", 60_000, 10), _LONGEST),
         *_both(1000, 10, (*_ON_CARD[:2], *_ON_CARD[4:])),
         *_both(20_000, 1, _ON_CARD),
     ),
