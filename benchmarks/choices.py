@@ -71,6 +71,7 @@ class Candidate:
 
 
 _FIT = {"frequencies": 2000, "steps": 600, "batch": 200}
+_PATIENT_FIT = {"frequencies": 3000, "steps": 1500, "batch": 250}
 _QUICK_FIT = {"frequencies": 1000, "steps": 300, "batch": 150}
 _SMALL_ENCODER = {"privacy": {"batch": 100, "steps": 200}, "method": {"embedding": {"steps": 600, "batch": 200}}}
 _LONGER_ENCODER = {"privacy": {"batch": 200, "steps": 600}, "method": {"embedding": {"steps": 2000, "batch": 300}}}
@@ -106,6 +107,7 @@ _USUAL = (
     Candidate("dp-merf", "dp-merf", None, {"method": _FIT}),
     Candidate("dp-merf, teacher 0.7", "dp-merf", None, _taught(0.7, _FIT)),
 )
+_PATIENT = (Candidate("dp-merf, patient", "dp-merf", None, {"method": _PATIENT_FIT}),)
 _OTHERS = (
     Candidate("dp-merf-ae", "dp-merf-ae", None, _SMALL_ENCODER),
     Candidate("dpgan", "dpgan", None, _SMALL_DISCRIMINATOR),
@@ -116,7 +118,7 @@ _DENOISERS = (  # of which a processor has time for small ones alone
     Candidate("dp-diffusion, teacher 0.4", "dp-diffusion", "cpu", _TAUGHT_DENOISER),
 )
 _CRITICS = (Candidate("gs-wgan", "gs-wgan", None, _FEW_CRITICS),)  # elsewhere than on tiny images they take hours
-_ON_CPU = (*_QUICK, *_USUAL, *_OTHERS, *_LONGER, *_DENOISERS, *_CRITICS)
+_ON_CPU = (*_QUICK, *_USUAL, *_PATIENT, *_OTHERS, *_LONGER, *_DENOISERS, *_CRITICS)
 _LONG_FIT = {"batch": 1000, "steps": 4000}
 _ON_CARD = (
     Candidate("dp-merf, long", "dp-merf", None, {"method": _LONG_FIT}),
@@ -148,11 +150,12 @@ _CELLS = {  # and who is tried there; cheap and telling ones first, so that a cu
         (Cell("digits", 1437, 10), _USUAL),
         (Cell("digits", 1437, 1), _USUAL),
         (Cell("mnist", 60_000, 10), _QUICK[:1]),  # the longest of all: a linear teacher sees every record in each step
+        *_both(5000, 3, _PATIENT),
         *_both(60_000, 10, (_QUICK[1], *_OTHERS, _USUAL[1])),
         *_both(5000, 3, (*_QUICK, *_OTHERS, *_LONGER, *_DENOISERS[:1], *_USUAL[:2])),
         *_both(20_000, 10, (*_QUICK[:2], *_OTHERS)),
         *_both(1000, 3, (*_QUICK, *_OTHERS)),
-        *_both(60_000, 10, (*_LONGER, *_DENOISERS[:1])),
+        *_both(60_000, 10, (*_LONGER, *_DENOISERS[:1], *_PATIENT)),
         *((Cell("digits", 1437, epsilon), (*_OTHERS, *_DENOISERS)) for epsilon in (10, 1)),
         (Cell("femnist", 5000, 10), (*_QUICK[:2], *_OTHERS)),
         (Cell("femnist", 60_000, 10), (_QUICK[1], *_OTHERS)),
