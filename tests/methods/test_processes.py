@@ -21,11 +21,13 @@ from understudy.data.dataset import ImageDataset
 from understudy.data.sources import DataOptions
 from understudy.distributed import Team, TeamEnded, assembled
 from understudy.engines.learner import SlopeLearner
+from understudy.engines.teacher.config import PURPOSE as TEACHING
 from understudy.errors import InputError
 from understudy.following import follow
 from understudy.methods.registry import get_method, method_names
 from understudy.privacy.mechanisms import GaussianAnswers, clip_rows
 from understudy.release.verify import verify
+from understudy.runs.folder import RunFolder
 
 from ..helpers.cases import RECORDS
 from ..helpers.data import dealt, tiny_data
@@ -260,6 +262,37 @@ def test_a_process_that_dies_ends_the_run_with_one_sentence_and_loses_nothing(vi
     assert again.returncode == 0, told
     after = sum(line["count"] for line in recorded(out) if line["kind"] == "reserve")
     assert 0 < spent <= after <= 3000
+    assert verify(out / "release").passed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["a process that follows", "the process that leads"])
+def test_a_process_that_dies_while_a_teacher_learns_loses_none_of_its_steps(victim, tmp_path, source):
+    """The run goes on alone: first with what is left of the teacher's steps, then with the embedding and the method."""
+    out, planned = tmp_path / "run", 1000
+    share = {"share": 0.2, "steps": planned, "noise_multiplier": 200}
+    taught = [part for name, value in share.items() for part in ("--set", f"privacy.teacher_{name}={value}")]
+    steps = ["--set", "privacy.steps=20", "--set", "privacy.embedding_share=0.05", "--set", "method.embedding.steps=5"]
+    running = start(source, out, *PLAN, *taught, *steps, "--processes", "3")
+    wait_for(lambda: RunFolder(out).teacher.exists())
+    followers = children_of(running.pid)
+    os.kill(running.pid if "leads" in victim else followers[-1], signal.SIGKILL)
+    error = running.communicate(timeout=60)[1]
+    if "leads" not in victim:
+        assert running.returncode == TeamEnded.exit_code
+        assert error.strip().splitlines()[-1].startswith("understudy: processes: one of the 3 processes of this run")
+    wait_for(lambda: not any(Path(f"/proc/{number}").exists() for number in followers))
+
+    def spent() -> int:
+        lines = (line for line in recorded(out) if line["kind"] == "reserve")
+        return sum(line["count"] for line in lines if line["purpose"] == TEACHING)
+
+    before = spent()
+    assert 0 < before < planned, "killed too late to see anything"
+    again = start(source, out, "--resume")
+    told = again.communicate(timeout=300)[1]
+    assert again.returncode == 0, told
+    assert before < spent() == planned
     assert verify(out / "release").passed
 
 
