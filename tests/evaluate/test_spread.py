@@ -57,6 +57,7 @@ def test_features_come_in_the_order_of_the_images_whoever_computes_them(count, s
     assert all(torch.equal(one, other) for one, other in zip(spread, alone, strict=True))
 
 
+@pytest.mark.slow
 def test_statistics_are_those_of_one_process_and_are_kept_as_such(stand_in, workers_here):  # noqa: F811
     """What a distance is computed from; kept ones are found again by either, since the network is one."""
     networks = [InceptionFeatures(stand_in, CPU), SpreadFeatures(stand_in, CPU, processes=2)]
