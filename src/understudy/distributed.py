@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _PATIENCE = timedelta(days=7)  # the leader may fit an embedding for long; one that dies is noticed at once
 _JOINING = timedelta(minutes=10)
+_CONNECTING = timedelta(minutes=2)  # once all are there: who dies at that moment is waited for no longer
 _LEAVING = 10.0  # seconds
 _SECRET = "UNDERSTUDY_TEAM_SECRET"
 _NONCE = 32  # bytes
@@ -229,7 +230,8 @@ def _joined(
     backend = "cpu:gloo,cuda:nccl" if cards >= here else "gloo"  # NCCL wants a card for each process
     _wait_for_all(store, rank, size, lost)
     try:
-        distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_CONNECTING)
+        distributed.distributed_c10d._set_pg_timeout(_PATIENCE)
     except RuntimeError as error:
         raise InputError(
             f"processes: number {rank} of {size} cannot reach the others ({error}); check the network"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import torch
 from scipy import stats
 
+from understudy import distributed
 from understudy.api import TrainOptions, resume
 from understudy.data.dataset import ImageDataset
 from understudy.data.sources import DataOptions
@@ -136,6 +138,42 @@ def test_a_process_that_never_comes_is_not_waited_for():
     sentence = "not all of the 2 came, so nothing was begun"
     with pytest.raises(InputError, match=sentence), assembled(2, "no.such.program", {}):
         pass
+
+
+def test_a_process_that_dies_while_they_connect_is_not_waited_for_for_days(tmp_path, monkeypatch):
+    """Number 1 said that it is there, and then nothing any more."""
+    from torch.distributed import FileStore
+
+    monkeypatch.setattr(distributed, "_CONNECTING", timedelta(seconds=1))
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # which are set on the way
+        monkeypatch.setenv(name, "lo")
+    store = FileStore(str(tmp_path / "meeting"), 2)
+    store.set("here-1", "yes")
+    with pytest.raises(InputError, match="number 0 of 2 cannot reach the others"), distributed._joined(store, 0, 2, ""):
+        pass
+
+
+@pytest.mark.slow
+def test_processes_wait_for_each_other_longer_than_they_took_to_connect(tmp_path):
+    """A leader may fit an embedding for hours before it asks for anything."""
+    script = """if True:
+        import sys, time
+        from datetime import timedelta
+        import torch
+        from torch.distributed import FileStore
+        from understudy import distributed
+
+        distributed._CONNECTING = timedelta(seconds=3)
+        rank = int(sys.argv[1])
+        with distributed._joined(FileStore(sys.argv[2], 2), rank, 2, "") as team:
+            time.sleep(0 if rank else 4)
+            value = torch.full((2,), 7 - rank)
+            team.give(value)
+            assert value.tolist() == [7, 7]
+    """
+    command = [sys.executable, "-c", script]
+    running = [subprocess.Popen([*command, str(rank), str(tmp_path / "meeting")]) for rank in (0, 1)]
+    assert [process.wait(120) for process in running] == [0, 0]
 
 
 # One certificate
