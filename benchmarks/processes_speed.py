@@ -2,8 +2,9 @@
 
     python benchmarks/processes_speed.py [--rounds 2]
 
-Trains ``dpgan`` and ``dp-diffusion`` on made-up images of 28x28 pixels, in turns, and takes the fastest of the rounds.
-Private steps are timed, without the reports and pictures between them, of which a run of so few steps has far too many.
+Trains ``dpgan``, ``dp-diffusion`` and ``gs-wgan`` on made-up images of 28x28 pixels, in turns, and takes the fastest of
+the rounds. Private steps, or turns of the critics, are timed, without the reports and pictures between them, of which a
+run of so few steps has far too many.
 Two processes need two cores that nothing else uses. So the ratio of processor time is recorded too: that of one process
 alone over that of the one that leads, which does more than the other; and how busy the machine was. Writes
 ``benchmarks/results/speed-processes-cpu.json`` (or ``--json``).
@@ -18,7 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +36,11 @@ CASES = {
         "--set", "method.discriminator_steps=50",
     ),
     "dp-diffusion": ("--set", "privacy.steps=8", "--set", "privacy.batch=64", "--set", "privacy.start=none"),
+    "gs-wgan": (
+        "--set", "privacy.subsets=100", "--set", "privacy.queries=1024", "--set", "privacy.embedding_share=0",
+        "--set", "method.queries_per_step=128", "--set", "method.critics.width=16",
+        "--set", "method.critics.warm_iterations=1",
+    ),
 }  # fmt: skip
 
 
@@ -79,15 +87,21 @@ def timed(arguments: list[str]) -> tuple[float, float]:
     """Run the command line, and time its private steps but the first, which warms up."""
     from understudy.cli.main import run
     from understudy.engines.dpsgd.step import PrivateStep
+    from understudy.methods.critics import gs_wgan
 
-    take, seconds = PrivateStep.take, list[tuple[float, float]]()
+    seconds = list[tuple[float, float]]()
 
-    def timing(step: PrivateStep, count: int = 1) -> None:
-        started, worked = time.perf_counter(), time.process_time()
-        take(step, count)
-        seconds.append((time.perf_counter() - started, time.process_time() - worked))
+    def timing(act: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any) -> Any:
+            started, worked = time.perf_counter(), time.process_time()
+            result = act(*arguments)
+            seconds.append((time.perf_counter() - started, time.process_time() - worked))
+            return result
 
-    PrivateStep.take = timing  # type: ignore[method-assign]
+        return timed
+
+    PrivateStep.take = timing(PrivateStep.take)  # type: ignore[method-assign]
+    gs_wgan._routed_turn = timing(gs_wgan._routed_turn)
     if run(arguments) != 0:
         raise SystemExit(1)
     by_clock, by_processor = (sum(times[1:]) for times in zip(*seconds, strict=True))
