@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed-test
 DEMO_STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: demo docs test test-full test-faults test-mutations fuzz lint clean
+.PHONY: demo docs test test-full test-faults test-kills test-mutations fuzz lint clean
 
 demo: $(DEMO_STAMP)
 	$(BIN)/understudy demo --out demo
@@ -23,6 +23,9 @@ test-full: $(STAMP) $(DOCS_STAMP)
 
 test-faults: $(STAMP)
 	$(BIN)/python -m campaigns.faults.campaign --json benchmarks/results/faults.json
+
+test-kills: $(STAMP)
+	$(BIN)/python -m campaigns.faults.killed_processes --json benchmarks/results/killed-processes.json
 
 fuzz: $(STAMP)
 	$(BIN)/python -m campaigns.hostile.fuzz --json benchmarks/results/fuzz.json
