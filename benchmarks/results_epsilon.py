@@ -29,6 +29,8 @@ SMALLER_DELTA = 2.5e-4  # at which federated rows state their epsilons too
 WORTH_A_WARNING = 0.01  # delta times the number of units
 VIEWERS = ("public", "server", "client")
 KIND = ("viewer", "unit", "adjacency", "coalition")  # what two promises share that may be compared
+_STARTS = {"mean embedding": "an embedding", "central images": "central images"}  # by what a purpose holds
+_TEACHER = "the teacher's gradients"
 _STATED = ("viewer", "unit", "adjacency", "delta")
 _KNOWN_PARTS = {"accountant", viewers.LIMITS_PART}
 
@@ -86,6 +88,19 @@ def is_federated(row: Row) -> bool:
     stated = [*certificate.get("guarantees", ()), *certificate.get("events", ())]
     declared = any(str(item).startswith("nominal_clients") for item in certificate.get("assumed_public", ()))
     return declared or row.get("method") in federated_methods() or any(item.get("unit") == "client" for item in stated)
+
+
+def unit_of(row: Row) -> str:
+    """Whom the row's certificate protects: a record unless it says otherwise."""
+    guarantees = (row.get("certificate") or {}).get("guarantees") or [{}]
+    return str(guarantees[0].get("unit", "record"))
+
+
+def start_of(row: Row) -> str:
+    """What a row was trained from, and who names its samples, as its events say."""
+    purposes = [str(event.get("purpose")) for event in (row.get("certificate") or {}).get("events", ())]
+    found = [name for word, name in _STARTS.items() if any(word in purpose for purpose in purposes)]
+    return (found or ["random weights"])[0] + ("; named by a teacher" if _TEACHER in purposes else "")
 
 
 def promises(stem: str, row: Row) -> tuple[Promise, ...]:

@@ -3,7 +3,8 @@
 ``python benchmarks/results_page.py`` writes both; with ``--check`` it exits 1 when they do not say what the files say.
 A file is recognised by what it holds: a certificate (a row of the quality tables), ``check`` (a check on real data),
 ``classifiers`` (accuracy by classifier), ``points`` (a curve), ``data_bugs`` (faults found by ``inspect``),
-``annotation`` (students by number of labels), ``audit_runs`` (run audits), ``rows`` (speed). Anything else is named at
+``annotation`` (students by number of labels), ``teachers`` (private classifiers), ``audit_runs`` (run audits), ``rows``
+(speed). Anything else is named at
 the end. A federated figure without viewer, unit and delta, and a column of figures that promise different things, end
 both with one sentence (``results_epsilon``).
 """
@@ -23,9 +24,12 @@ from results_epsilon import (
     delta_remark,
     figure,
     is_federated,
+    paragraph,
     promises,
     published_promise,
     require_alike,
+    start_of,
+    unit_of,
     viewer_columns,
 )
 from results_readme import readme_part
@@ -42,6 +46,7 @@ from results_sections import (
     share,
     speed_section,
     table,
+    teachers_section,
     value,
 )
 from results_summary import dataset_part
@@ -103,7 +108,7 @@ def read_results(folder: Path) -> dict[str, Row]:
 def kind_of(row: Row) -> str:
     """Which section a file belongs to."""
     kinds = {"certificate": "quality", "check": "check", "classifiers": "classifiers", "points": "curve"}
-    kinds |= {"data_bugs": "bugs", "annotation": "annotation", "audit_runs": "audits"}
+    kinds |= {"data_bugs": "bugs", "annotation": "annotation", "audit_runs": "audits", "teachers": "teachers"}
     found = next((kind for key, kind in kinds.items() if key in row), None)
     return found or ("speed" if is_speed(row) else "other")
 
@@ -140,6 +145,7 @@ def details(results: dict[str, Row]) -> str:
         ("Checks on real data", of["check"], checks_section),
         ("Faults found in private samples", of["bugs"], bugs_section),
         ("Annotation", of["annotation"], annotation_section),
+        ("Private teachers", of["teachers"], teachers_section),
         ("Run audits", of["audits"], audits_section),
         ("Speed", of["speed"], speed_section),
         ("Other measurements", of["other"], other_section),
@@ -164,7 +170,7 @@ def remark(quality: dict[str, Row]) -> list[str]:
     return [text] if text else []
 
 
-KINDS = ("quality", "classifiers", "curve", "check", "bugs", "annotation", "audits", "speed", "other")
+KINDS = ("quality", "classifiers", "curve", "check", "bugs", "annotation", "teachers", "audits", "speed", "other")
 
 
 def datasets(quality: dict[str, Row]) -> list[str]:
@@ -178,11 +184,13 @@ def quality_section(dataset: str, quality: dict[str, Row]) -> str:
     """Records, then federations, each ours in bold beside the published ones; then the command of each row of ours."""
     ours = {stem: row for stem, row in sorted(quality.items()) if row["dataset"] == dataset}
     federated = {stem: row for stem, row in ours.items() if is_federated(row)}
-    records = {stem: row for stem, row in ours.items() if stem not in federated}
+    people = {stem: row for stem, row in ours.items() if stem not in federated and unit_of(row) == "person"}
+    of_records = {stem: row for stem, row in ours.items() if stem not in federated and stem not in people}
     published = {row: published_promise(row) for row in published_rows(dataset)}
     theirs = {row: promise for row, promise in published.items() if promise and promise.unit == "client"}
     others = {row: promise for row, promise in published.items() if row not in theirs}
-    parts = [records_table(records, others)] if records or others else []
+    parts = [records_table(of_records, others)] if of_records or others else []
+    parts += [paragraph("Protected is one person with all their images:"), records_table(people, {})] if people else []
     parts += [federated_tables(federated, theirs)] if federated or theirs else []
     commands = [f"- `{stem}`: {origin(row)}" for stem, row in ours.items()]
     parts += ["Our rows, with the command of each:\n", "\n".join(commands) + "\n"]
@@ -190,18 +198,21 @@ def quality_section(dataset: str, quality: dict[str, Row]) -> str:
 
 
 def records_table(ours: dict[str, Row], published: dict[PublishedRow, Promise | None]) -> str:
-    """One table, by epsilon, which is against the public for one record throughout."""
+    """One table, by epsilon, which is against the public for the same unit throughout."""
     private = {stem: row for stem, row in ours.items() if row["epsilon"] is not None}
     promised = [promise for stem, row in ours.items() for promise in promises(stem, row)]
     require_alike([*promised, *(promise for promise in published.values() if promise)])
     level = {stem: published_level(row["epsilon"], list(published)) or row["epsilon"] for stem, row in private.items()}
     levels = sorted({*level.values(), *(row.epsilon for row in published if row.epsilon is not None)}, reverse=True)
-    lines = [own_cells(stem, row, "none, not private") for stem, row in ours.items() if stem not in private]
-    lines += [published_cells(row, "-") for row in published if row.epsilon is None]
+    lines = [
+        own_cells(stem, row, start_of(row), "none, not private") for stem, row in ours.items() if stem not in private
+    ]
+    lines += [published_cells(row, "-", "-") for row in published if row.epsilon is None]
     for each in levels:
-        lines += [own_cells(stem, row, epsilon_cell(stem, row)) for stem, row in private.items() if level[stem] == each]
-        lines += [published_cells(row, figure(row.epsilon)) for row in published if row.epsilon == each]
-    return table(("method", "epsilon", *FIGURES), lines)
+        same = {stem: row for stem, row in private.items() if level[stem] == each}
+        lines += [own_cells(stem, row, start_of(row), epsilon_cell(stem, row)) for stem, row in same.items()]
+        lines += [published_cells(row, "-", figure(row.epsilon)) for row in published if row.epsilon == each]
+    return table(("method", "starts from", "epsilon", *FIGURES), lines)
 
 
 FIGURES = ("FID", "Inception score", "CNN accuracy", "where it comes from")
@@ -229,12 +240,12 @@ def federated_tables(ours: dict[str, Row], published: dict[PublishedRow, Promise
     return "\n".join(parts)
 
 
-def own_cells(stem: str, row: Row, *epsilon: str) -> tuple[str, ...]:
+def own_cells(stem: str, row: Row, *promised: str) -> tuple[str, ...]:
     seconds = row.get("train_seconds")
     time = "" if seconds is None else f", {seconds:,.0f} s"
     return (
         f"**{row['method']}** ([samples](../benchmarks/results/{stem}.png))",
-        *epsilon,
+        *promised,
         value(row.get("fid")),
         value(row.get("inception_score"), 2),
         accuracy(row),
@@ -251,9 +262,9 @@ def accuracy(row: Row) -> str:
     return f"{cnn}; {share(resnet)} by a residual network of {millions:.1f} million parameters"
 
 
-def published_cells(row: PublishedRow, *epsilon: str) -> tuple[str, ...]:
+def published_cells(row: PublishedRow, *promised: str) -> tuple[str, ...]:
     figures = (value(row.fid, absent="-"), value(row.inception_score, 2, absent="-"), share(row.cnn_accuracy, "-"))
-    return (row.method, *epsilon, *figures, row.source)
+    return (row.method, *promised, *figures, row.source)
 
 
 def readme(text: str, results: dict[str, Row]) -> str:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from results_epsilon import columns_in_words, federated_methods, is_federated, promises, require_alike, viewer_columns
+from results_epsilon import (
+    columns_in_words,
+    federated_methods,
+    is_federated,
+    paragraph,
+    promises,
+    require_alike,
+    viewer_columns,
+)
 
 Row = dict[str, Any]
 _CERTIFIED = "certified epsilon"
@@ -212,6 +220,31 @@ def annotation_section(files: dict[str, Row]) -> str:
         told = f"epsilon {value(row['epsilon'], 2)} for both, the annotator itself {share(row['annotator_accuracy'])}"
         parts += [f"**{row['annotation']} on {row['dataset']}**, {told}: {origin(row)}\n"]
         parts += [table(("labelled images", *names), rows)]
+    return "\n".join(parts)
+
+
+def teachers_section(files: dict[str, Row]) -> str:
+    """Accuracy of classifiers that got the whole of epsilon, which was recomputed from the event on their ledger."""
+    parts = [
+        paragraph(
+            "A classifier alone, with the whole of epsilon, on the real test images; at delta 1e-5, for one record, "
+            "against the public. One run each. Seconds are of its steps, most of them beside other runs on the card."
+        )
+    ]
+    for row in files.values():
+        lines = [
+            (
+                line["kind"],
+                f"{line['epsilon']:g}",
+                share(line["accuracy"]),
+                f"{line['steps']:,}",
+                value(line["steps_seconds"]),
+            )
+            for line in row["teachers"]
+        ]
+        origins = sorted({origin(line) for line in row["teachers"]})
+        parts.append(f"**{row['dataset']}**: {'; '.join(origins)}\n")
+        parts.append(table(("teacher", "epsilon", "accuracy", "steps", "seconds"), lines))
     return "\n".join(parts)
 
 

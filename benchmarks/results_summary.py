@@ -11,9 +11,11 @@ from results_epsilon import (
     Promise,
     columns_in_words,
     is_federated,
+    paragraph,
     promises,
     published_promise,
     require_alike,
+    unit_of,
     viewer_columns,
 )
 from results_sections import share, table, value
@@ -21,6 +23,7 @@ from understudy.report.published import PublishedRow, published_level, published
 
 Row = dict[str, Any]
 Level = float | None
+UNITS = ("record", "person")  # of central methods
 
 
 def dataset_part(dataset: str, quality: dict[str, Row]) -> str:
@@ -29,16 +32,25 @@ def dataset_part(dataset: str, quality: dict[str, Row]) -> str:
     federated = {stem: row for stem, row in private.items() if is_federated(row)}
     records = {stem: row for stem, row in private.items() if stem not in federated}
     second = "CNN accuracy" if any(has_accuracy(row) for row in private.values()) else "Inception score"
-    tables = [records_table(dataset, records)] if records else []
+    tables = [part for unit in UNITS if (part := unit_table(dataset, unit, records))]
     tables += [federated_tables(dataset, federated, f"FID / {second}")] if federated else []
     shown = min(private, key=lambda stem: fid(private[stem]), default="")
     picture = f"\n![Samples of {shown}](../benchmarks/results/{shown}.png)\n" if shown else ""
     return f"### {dataset}: FID / {second}\n\n" + "\n".join(tables) + picture
 
 
-def records_table(dataset: str, records: dict[str, Row]) -> str:
+def unit_table(dataset: str, unit: str, rows: dict[str, Row]) -> str:
+    """The table of the rows that protect this unit, under a line that says so where it is not a record."""
+    same = {stem: row for stem, row in rows.items() if unit_of(row) == unit}
+    if not same:
+        return ""
+    words = paragraph(f"Protected is one {unit} with all their images.") + "\n" if unit != "record" else ""
+    return words + records_table(dataset, same, unit)
+
+
+def records_table(dataset: str, records: dict[str, Row], unit: str) -> str:
     """A row for each method; a column for each level of epsilon, and beside it what was published for the method."""
-    published = [row for row in published_rows(dataset) if row.unit != "client"]
+    published = [row for row in published_rows(dataset) if row.unit != "client" and unit == "record"]
     best = best_rows(records, published)
     levels = sorted({level for _, level in best}, reverse=True)
     head = ["method"]
@@ -114,8 +126,9 @@ def pair(row: Row) -> str:
 
 
 def other_delta(row: Row) -> str:
-    """Where a row has not the delta of all the others."""
-    return "" if row["delta"] == CUSTOMARY_DELTA else f" at delta {row['delta']:g}"
+    """Where a row has not the unit or the delta of all the others."""
+    unit = "" if unit_of(row) == "record" else f" for one {unit_of(row)}"
+    return unit + ("" if row["delta"] == CUSTOMARY_DELTA else f" at delta {row['delta']:g}")
 
 
 def rival(stem: str, row: Row, published: Sequence[PublishedRow]) -> str:

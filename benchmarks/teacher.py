@@ -40,12 +40,12 @@ _AT_ONCE = 2000
 def main() -> None:
     options = parse()
     path = options.results / f"teacher-{options.dataset}.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = json.loads(path.read_text())["teachers"] if path.exists() else []
     for epsilon in options.epsilon:
         row = measure(options, us.Budget(epsilon, options.delta))
         rows = [old for old in rows if (old["kind"], old["asked"]) != (row["kind"], row["asked"])] + [row]
         rows.sort(key=lambda old: (old["kind"], old["asked"]))
-        path.write_text(json.dumps({"dataset": options.dataset, "rows": rows}, indent=1) + "\n")
+        path.write_text(json.dumps({"dataset": options.dataset, "teachers": rows}, indent=1) + "\n")
         print(row, flush=True)
 
 

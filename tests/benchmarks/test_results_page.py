@@ -82,6 +82,7 @@ def results() -> dict[str, dict[str, Any]]:
         for epsilon in (1.0, 10.0)
     ]
     classifier = {"classifier": "linear_svc", "accuracy": 0.915, "published": 0.92, "seconds": 3.0, "settings": "a | b"}
+    teacher = {"kind": "linear", "epsilon": 1.0, "accuracy": 0.9806, "steps": 322, "steps_seconds": 10.5}
     speed = {"what": "critics", "unit": "steps/s", "ours": 2000.0, "rival": 100.0, "ratio": 20.0}
     shown = {
         "audit_runs": [
@@ -123,6 +124,7 @@ def results() -> dict[str, dict[str, Any]]:
         "memory": {"peak": 3, **origin},
         "new-method-scans-eps1": quality(dataset="scans", method="new-method", fid=None, cnn_accuracy=None),
         "speed-critics": {"rows": [speed], **origin},
+        "teacher-mnist": {"dataset": "mnist", "teachers": [teacher | origin]},
     }
 
 
@@ -211,7 +213,7 @@ def test_the_readme_has_the_best_of_each_level_beside_the_best_published_and_rea
     nearest = min(row.fid for row in theirs if row.fid is not None)
     rightest = max(row.cnn_accuracy for row in theirs if row.cnn_accuracy is not None)
     ours = f"**33.3** `gs-wgan` | {nearest:.1f} | 1.0 | **81.2 %** `gs-wgan` | {100 * rightest:.1f} % | 99.2 %"
-    assert f"| mnist | 10 | {ours} |\n" in text
+    assert f"| mnist | 10 | random weights | {ours} |\n" in text
     assert text.count("| mnist |") == 1
     assert "`gan`" not in text, "nothing was promised for it"
     assert "scans" not in text, "nothing was measured for it"
@@ -296,7 +298,7 @@ def test_ours_stands_with_the_published_rows_of_its_level(script: ModuleType):
     lines = script.page({"gs-wgan-mnist-eps10": quality()}).splitlines()
     table = [line for line in lines if line.startswith("| ")]
     ours = next(number for number, line in enumerate(table) if "**gs-wgan**" in line)
-    assert table[ours + 1].split("|")[2].strip() == "10"
+    assert table[ours + 1].split("|")[3].strip() == "10"
     assert table[ours - 1].split("|")[2].strip() == "-"
 
 
@@ -495,6 +497,46 @@ def test_a_published_figure_at_another_delta_gets_a_table_of_its_own(script: Mod
         assert "599" not in first
         assert "599" in second
         assert "Epsilon is at delta 1e-05" in " ".join(second.split())
+
+
+def with_events(**purposes: str) -> dict[str, Any]:
+    """The row of a run that bought these things beside its critics' answers: same event, so the epsilon still holds."""
+    row = quality()
+    certificate = deepcopy(row["certificate"])
+    certificate["events"] += [{**certificate["events"][0], "count": 1, "planned": 1, "executed": 1}] * len(purposes)
+    for event, purpose in zip(certificate["events"][1:], purposes.values(), strict=True):
+        event["purpose"] = purpose
+    return row | {"certificate": certificate}
+
+
+@pytest.mark.parametrize(
+    ("purposes", "said"),
+    [
+        ({}, "random weights"),
+        ({"start": "class-wise mean embedding"}, "an embedding"),
+        ({"start": "class-wise central images"}, "central images"),
+        ({"start": "the teacher's gradients"}, "random weights; named by a teacher"),
+    ],
+)
+def test_how_a_row_starts_is_read_from_its_events(script: ModuleType, purposes, said):
+    assert script.start_of(with_events(**purposes)) == said
+
+
+def test_what_starts_from_an_embedding_and_what_does_not_are_two_lines_of_the_readme(script: ModuleType):
+    text = readme(script, {name: kept(name) for name in ("dpgan-mnist-eps10-paper-adaptive", "dpgan-mnist-eps10-long")})
+    lines = [line for line in text.splitlines() if line.startswith("| mnist |")]
+    assert [line.split(" | ")[2] for line in lines] == ["an embedding", "random weights"]
+
+
+def test_people_and_records_of_one_data_set_never_share_a_table(script: ModuleType):
+    people = kept("dp-merf-mnist-writers-eps10") | {"dataset": "mnist"}
+    rows = {"dp-merf-mnist-eps10": kept("dp-merf-mnist-eps10"), "people": people}
+    for text in written(script, rows).values():
+        parts = [part for part in text.split("\n\n") if "| **dp-merf**" in part or "| `dp-merf` |" in part]
+        assert len(parts) == 2
+        assert text[: text.index(parts[1])].rstrip("\n").splitlines()[-1].startswith("Protected is one person")
+    lines = [line for line in readme(script, rows).splitlines() if line.startswith("| mnist |")]
+    assert ["for one person at delta 0.0001" in line for line in lines] == [True, False]
 
 
 def test_records_and_clients_of_one_data_set_never_share_a_table(script: ModuleType):
