@@ -38,7 +38,15 @@ def test_levels_begin_and_end_where_they_should(rho, steps):
 
 
 @pytest.mark.parametrize(
-    "values", [{"sigma_min": 3.0, "sigma_max": 2.0}, {"steps": 1}, {"steps": 5000}, {"rho": 0.5}, {"churn": -1.0}, {"floor": 1.0}]
+    "values",
+    [
+        {"sigma_min": 3.0, "sigma_max": 2.0},
+        {"steps": 1},
+        {"steps": 5000},
+        {"rho": 0.5},
+        {"churn": -1.0},
+        {"floor": 1.0},
+    ],
 )
 def test_settings_that_lead_nowhere_are_refused(values):
     with pytest.raises(InputError):
