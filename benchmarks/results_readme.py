@@ -134,7 +134,12 @@ def _speed(results: dict[str, Row], stem: str, what: str) -> list[str]:
 
 def how_true(results: dict[str, Row]) -> list[str]:
     """What was done to find the promise wrong, and what came of it."""
-    told: dict[str, Callable[[Row], str]] = {"audit-runs": _audits, "faults": _faults, "fuzz": _hostile}
+    told: dict[str, Callable[[Row], str]] = {
+        "audit-runs": _audits,
+        "faults": _faults,
+        "killed-processes": _kills,
+        "fuzz": _hostile,
+    }
     lines = [f"- {write(results[stem])}" for stem, write in told.items() if stem in results]
     lines.append("- Known bugs are planted one by one, and each is caught: [docs/mutations.md](docs/mutations.md).")
     return ["## How true\n", "\n".join(paragraph(line).rstrip("\n").replace("\n", "\n  ") for line in lines) + "\n"]
@@ -163,6 +168,15 @@ def _faults(row: Row) -> str:
         f"**Accidents.** {row['faults']:,} kills, full disks and damaged files, {row['came_too_late']:,} of which came "
         f"too late to hit: {len(row['violations'])} lost recorded spending or left a release that verifies but is "
         "wrong ([docs/threat-model.md](docs/threat-model.md))."
+    )
+
+
+def _kills(row: Row) -> str:
+    fewest, most = min(row["processes"], key=int), max(row["processes"], key=int)
+    return (
+        f"**Several processes.** {row['kills']:,} kills of one of the {fewest} to {most} processes that share a run, at "
+        f"any moment: {len(row['violations'])} lost spending, used noise twice, or left a release that claims less than "
+        "was spent ([docs/many-machines.md](docs/many-machines.md))."
     )
 
 
