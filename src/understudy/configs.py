@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal, Self, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -46,6 +47,16 @@ def validated(kind: type[Model], raw: object, what: str, way_out: str, *, exact:
 def exactly(kind: type[Model], raw: object) -> Model:
     """Decoded JSON as a model without any conversion of types; a whole number for a real one is none."""
     return kind.model_validate_json(json.dumps(raw), strict=True)
+
+
+def without_defaults(model: BaseModel, written: dict[str, Any], young: Sequence[str]) -> dict[str, Any]:
+    """What a model writes, without those of its ``young`` fields that have their default.
+
+    For fields that came later: whoever does not use them writes what earlier versions wrote, and can read.
+    """
+    fields = type(model).model_fields
+    left_out = {name for name in young if getattr(model, name) == fields[name].default}
+    return {name: value for name, value in written.items() if name not in left_out}
 
 
 class PrivacyConfig(Config):

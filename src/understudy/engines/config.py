@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from understudy.configs import Config, Count, Natural, NonNegative, Positive, Share
+from understudy.configs import Config, Count, Natural, NonNegative, Positive, Share, without_defaults
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 
@@ -53,9 +53,16 @@ class LearnerConfig(Config):
     latent_law: Literal["normal", "bernoulli"] = "normal"
     spectral_norm: bool = True
     learning_rate: Positive = 1e-4
+    first_decay: Share = 0.5  # Adam's momentum
+    second_decay: Share = 0.9  # of the squares that Adam divides by
     average_decay: Share = 0.995
     embedding_pull: NonNegative = 100.0  # towards a released embedding, in units of the clip bound
     outside_penalty: NonNegative = 10.0  # on raw values outside [0, 1], in units of the clip bound
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Where the decays are the usual ones a config looks as it always did, so that older versions can read it."""
+        return without_defaults(self, write(self), ("first_decay", "second_decay"))
 
     def decided(self, width: int, *, from_embedding: bool) -> Self:
         """A cut output for a random start, which a sigmoid would not survive; a sigmoid where an embedding holds it."""

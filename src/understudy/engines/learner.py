@@ -126,7 +126,7 @@ class SlopeLearner(Learner):
     """
 
     def __init__(self, run: Run, config: LearnerConfig, start: EmbeddingStart | None = None) -> None:
-        options = LearnerOptions(config.learning_rate, (0.5, 0.9))
+        options = LearnerOptions(config.learning_rate, (config.first_decay, config.second_decay))
         super().__init__(run, _network(config, run.plan.domain, start), options, start)
         self.config = config
         for weight in self.live.parameters():  # the fast layout for convolutions

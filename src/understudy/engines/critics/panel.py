@@ -41,6 +41,15 @@ class FakePool:
     images: Tensor
     labels: Tensor | None
 
+    def repeated(self, queries: int) -> FakePool:
+        """Each image, and its label, once for each of its queries, one after the other."""
+        times, rest = divmod(queries, len(self.images))
+        if times <= 1:
+            return self
+        assert rest == 0, "as many queries for each image"
+        labels = None if self.labels is None else self.labels.repeat_interleave(times)
+        return FakePool(self.images.repeat_interleave(times, dim=0), labels)
+
 
 Part = Callable[..., Tensor]  # of a pool, and of what else is asked: what one process answers
 
@@ -166,7 +175,10 @@ class Critics:
         return torch.from_numpy(drawn).to(self.bank.device)
 
     def answer(self, pool: FakePool, routing: Tensor) -> Tensor:
-        """The asked critics' gradients (queries, values), unsanitized, in query order; changes no critic."""
+        """The asked critics' gradients (queries, values), unsanitized, in query order; changes no critic.
+
+        With several queries for each image, those of the first come first.
+        """
         return self.ask(self.own_answers, pool, routing)
 
     def own_answers(self, pool: FakePool, routing: Tensor) -> Tensor:
@@ -174,6 +186,7 @@ class Critics:
 
         Privacy: this process works through as many queries whoever is asked, and drops what nobody asked of it.
         """
+        pool = pool.repeated(len(routing))
         if self._shard.team.size > 1:
             return self._answers_among_others(pool, routing)
         return self.bank.query(pool.images, pool.labels, routing).flatten(1)

@@ -18,6 +18,9 @@ With ``privacy.embedding_share`` a part of the budget buys a noisy mean embeddin
 generator starts and to which it stays tied by ``method.generator.embedding_pull`` while it listens to the critics. 0
 starts from random weights, as the paper does (preset ``random-start``).
 
+Answers may be given in few cosine frequencies instead of all pixels (``method.low_frequencies``), and several queries
+may be asked about one image and their answers averaged (``method.queries_per_point``). Neither changes an event.
+
 Several processes may share the critics (``engines/critics/sharing.py``); the generator, the sanitizing and the ledger
 stay with the first of them.
 
@@ -29,9 +32,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from understudy.configs import Config, Count, MethodConfig, Positive, Share
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from understudy.configs import Config, Count, MethodConfig, Positive, Share, without_defaults
 from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig, LearnerConfig
 from understudy.engines.embedding.config import EmbeddingConfig, with_embedding
@@ -47,6 +52,7 @@ from understudy.privacy.plan import Costs, Plan
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from understudy.engines.critics.frequencies import AnswerBasis
     from understudy.engines.critics.panel import Critics
     from understudy.engines.dpsgd.sharing import Assistance
     from understudy.engines.learner import Drawn, SlopeLearner
@@ -77,9 +83,21 @@ class GsWganMethodConfig(Config):
 
     mode: Literal["routed", "paper"] = "routed"
     queries_per_step: Count = 512  # B
+    queries_per_point: Count = 1  # queries about one image, each with a critic of its own; answers are averaged
+    low_frequencies: Annotated[tuple[Count, ...], Field(max_length=100)] = ()  # on a side, by stages; none: all pixels
     critics: CriticsConfig = CriticsConfig()
     generator: LearnerConfig = LearnerConfig()
     embedding: EmbeddingConfig = EmbeddingConfig(steps=2000, batch=300)
+
+    @property
+    def images_per_step(self) -> int:
+        """Generated images that the queries of a step are about."""
+        return self.queries_per_step // self.queries_per_point
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """With one query an image, about all pixels, a config looks as it always did; older versions can read it."""
+        return without_defaults(self, write(self), ("queries_per_point", "low_frequencies"))
 
 
 class GsWganConfig(TaughtConfig):
@@ -136,6 +154,7 @@ class GsWgan(Method):
 
     def train(self, run: Run) -> Generator:
         """Algorithm 1: warm start, then T steps of public critic training and B sanitized answers each."""
+        from understudy.engines.critics.frequencies import BasisSchedule
         from understudy.engines.critics.panel import Critics
         from understudy.engines.embedding.start import EmbeddingStart
         from understudy.engines.learner import SlopeLearner
@@ -150,6 +169,7 @@ class GsWgan(Method):
         critics = Critics.of_run(run, config.privacy.subsets or 1, config.method.critics)
         critics.grow(learner.pool if start or progress.resumed else None)
         answering = _answering(run, config)
+        bases = BasisSchedule(run.plan.domain.shape, config.method.low_frequencies, run.plan.steps, run.device)
         turn = _paper_turn if config.method.mode == "paper" else _routed_turn
         block = max(1, run.plan.steps // _RESERVATIONS) * config.method.queries_per_step
         for step in progress.steps(run.plan.steps):
@@ -157,10 +177,10 @@ class GsWgan(Method):
                 progress.end_after(step - 1)
                 break
             drawn, rows_private = turn(learner, critics, config.method)
-            learner.learn(drawn, answering.answer(rows_private, block=block).value_dp / config.privacy.clip)
+            learner.learn(drawn, _sanitized(answering, rows_private, bases.at(step), len(drawn.values), block))
             if run.report_due(step):
                 answering.check_finite()
-                _report(run, step, learner, rows_private)
+                _report(run, step, learner, bases.at(step).project(rows_private))
         answering.check_finite()
         return learner.released
 
@@ -193,11 +213,13 @@ class GsWgan(Method):
 def _routed_turn(learner: SlopeLearner, critics: Critics, settings: GsWganMethodConfig) -> tuple[Drawn, Tensor]:
     """Generate B images, train the scheduled critics on them, then ask a secret, uniform critic about each image.
 
-    Privacy: all B images are the pool of every scheduled critic and the routing is drawn afterwards, so no critic's
+    With q queries for each there are B/q images, and every one of the B queries has a critic of its own.
+
+    Privacy: all images are the pool of every scheduled critic and the routing is drawn afterwards, so no critic's
     training depends on the routing; asking changes no critic. Given all but routing and noise a record moves only the
     answers that are routed to its one critic: rate 1/K, sensitivity 2C.
     """
-    drawn = learner.imagine(settings.queries_per_step)
+    drawn = learner.imagine(settings.images_per_step)
     critics.train_scheduled(drawn.pool)
     return drawn, critics.answer(drawn.pool, critics.draw_routing(settings.queries_per_step))
 
@@ -210,8 +232,19 @@ def _paper_turn(learner: SlopeLearner, critics: Critics, settings: GsWganMethodC
     chosen = critics.draw_routing(1)
     for _ in range(settings.critics.rounds):
         critics.train(slice(int(chosen), int(chosen) + 1), learner.pool(settings.critics.batch))
-    drawn = learner.imagine(settings.queries_per_step)
+    drawn = learner.imagine(settings.images_per_step)
     return drawn, critics.answer(drawn.pool, chosen.expand(settings.queries_per_step))
+
+
+def _sanitized(answering: GaussianAnswers, rows_private: Tensor, basis: AnswerBasis, images: int, block: int) -> Tensor:
+    """The slopes (images, pixels) that a generator hears, in units of the clip bound.
+
+    Privacy: first into the basis, then clipped and noised there, each query for itself: B executions, whatever the
+    basis is and however many queries an image has. The average over the queries of an image, and the way back to
+    pixels, see sanitized values alone.
+    """
+    answers_dp = answering.answer(basis.project(rows_private), block=block).value_dp / answering.clip
+    return basis.back(answers_dp.view(images, -1, answers_dp.shape[1]).mean(dim=1))
 
 
 def _answering(run: Run, config: GsWganConfig) -> GaussianAnswers:
@@ -221,7 +254,10 @@ def _answering(run: Run, config: GsWganConfig) -> GaussianAnswers:
 
 
 def _report(run: Run, step: int, learner: SlopeLearner, rows_private: Tensor) -> None:
-    """Public progress from generated images; the gradient norms of the paper's Figs. 2 and A1 stay private."""
+    """Public progress from generated images; the gradient norms of the paper's Figs. 2 and A1 stay private.
+
+    ``rows_private`` are the gradients as they are clipped: in the basis of the answers.
+    """
     config = run.plan.config_as(GsWganConfig)
     contrast = learner.check_alive(learner.pool(_POOL).images)
     run.report(step, contrast=contrast, answers=step * config.method.queries_per_step)
@@ -257,6 +293,7 @@ def _decided(config: GsWganConfig, domain: Domain) -> GsWganConfig:
             f"subsets: {subsets}, but only {domain.nominal_units} nominal {plural(domain.unit)} are declared; "
             f"pass privacy.subsets of at most {domain.nominal_units}"
         )
+    _check_answers(method, domain)
     steps = max(1, (config.privacy.queries or _QUERIES_PER_SUBSET * subsets) // rows)
     width = 16 if domain.small else 64
     critics = {"width": method.critics.width or width, "per_step": min(method.critics.per_step, subsets)}
@@ -266,6 +303,22 @@ def _decided(config: GsWganConfig, domain: Domain) -> GsWganConfig:
     }
     privacy = config.privacy.model_copy(update={"subsets": subsets, "queries": steps * rows})
     return config.model_copy(update={"privacy": privacy, "method": method.model_copy(update=settings)})
+
+
+def _check_answers(settings: GsWganMethodConfig, domain: Domain) -> None:
+    """Refuse more frequencies than an image has, and queries that cannot be shared out evenly among images."""
+    _, height, width = domain.shape
+    most = max(height, width)
+    if any(side > most for side in settings.low_frequencies):
+        raise InputError(
+            f"low_frequencies: {max(settings.low_frequencies)}, but images of {height}x{width} have {most} on a side; "
+            f"pass method.low_frequencies of at most {most}"
+        )
+    if settings.queries_per_step % settings.queries_per_point:
+        raise InputError(
+            f"queries_per_point: {settings.queries_per_point}, but the {settings.queries_per_step} queries of a step "
+            "cannot be shared out so; pass a method.queries_per_step that is a multiple of it"
+        )
 
 
 def _remarks(config: GsWganConfig, event: Event, delta: float) -> tuple[str, ...]:
