@@ -174,9 +174,9 @@ def _faults(row: Row) -> str:
 def _kills(row: Row) -> str:
     fewest, most = min(row["processes"], key=int), max(row["processes"], key=int)
     return (
-        f"**Several processes.** {row['kills']:,} kills of one of the {fewest} to {most} processes that share a run, at "
-        f"any moment: {len(row['violations'])} lost spending, used noise twice, or left a release that claims less than "
-        "was spent ([docs/many-machines.md](docs/many-machines.md))."
+        f"**Several processes.** {row['kills']:,} kills of one of the {fewest} to {most} processes that share a run, "
+        f"at any moment: {len(row['violations'])} lost spending, used noise twice, or left a release that claims less "
+        "than was spent ([docs/many-machines.md](docs/many-machines.md))."
     )
 
 
