@@ -289,5 +289,5 @@ def test_everybody_uses_the_subsets_that_the_leader_keeps(size, tmp_path):
 
 def test_more_processes_than_critics_are_refused():
     SETTINGS.check_processes(4, 4, "privacy.subsets")
-    with pytest.raises(InputError, match="processes: 5, but privacy.subsets is 4, .* pass --processes 4 at most"):
+    with pytest.raises(InputError, match=r"processes: 5, but privacy.subsets is 4, .* pass --processes 4 at most"):
         SETTINGS.check_processes(5, 4, "privacy.subsets")
