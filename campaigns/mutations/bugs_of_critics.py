@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from .planting import Bug, bug
+from .planting import Bug, Patch, bug
 
 BANK, PANEL, GS_WGAN = "engines/critics/bank.py", "engines/critics/panel.py", "methods/critics/gs_wgan.py"
+FREQUENCIES, MECHANISMS = "engines/critics/frequencies.py", "privacy/mechanisms.py"
 API, CLIENT, FLEET = "api.py", "federated/client.py", "federated/fleet.py"
 _CONFORMANCE = "tests/methods/test_conformance.py"
 _REPLAY, _FOLDER = "tests/methods/test_replay.py", "tests/runs/test_folder.py"
 _INDEPENDENCE = "tests/benchmarks/test_independence.py::test_one_changed_record_moves_one_critic_and_one_gradient"
 _TURNS = "tests/methods/critics/test_routed_turns.py"
 _BANK_TESTS = "tests/engines/critics/test_bank.py"
+_LOW = "tests/methods/critics/test_low_frequencies.py"
+_SANITIZED = "    answers_dp = answering.answer(basis.project(rows_private), block=block).value_dp / answering.clip\n"
 _TURN = (
     "    critics.train_scheduled(drawn.pool)\n"
     "    return drawn, critics.answer(drawn.pool, critics.draw_routing(settings.queries_per_step))\n"
@@ -84,6 +87,53 @@ BUGS: tuple[Bug, ...] = (
         "    critics.train_scheduled(drawn.pool)\n"
         "    return drawn, critics.answer(drawn.pool, critics.draw_routing(1).expand(settings.queries_per_step))\n",
         f"{_TURNS}::test_every_image_has_a_draw_of_its_own",
+    ),
+    bug(
+        "one draw for all queries about an image",
+        GS_WGAN,
+        _TURN,
+        "    critics.train_scheduled(drawn.pool)\n"
+        "    routing = critics.draw_routing(settings.images_per_step).repeat_interleave(settings.queries_per_point)\n"
+        "    return drawn, critics.answer(drawn.pool, routing)\n",
+        f"{_LOW}::test_every_query_has_a_draw_of_its_own_and_an_image_has_several",
+    ),
+    bug(
+        "an average of raw answers accounted as one answer",
+        GS_WGAN,
+        _SANITIZED,
+        "    rows_private = rows_private.view(images, -1, rows_private.shape[1]).mean(dim=1)\n" + _SANITIZED,
+        f"{_LOW}::test_every_query_of_an_image_is_clipped_for_itself_before_any_average",
+    ),
+    Bug(
+        "frequencies taken after the clip by a map that is not orthonormal",
+        (
+            Patch(
+                GS_WGAN,
+                _SANITIZED,
+                "    from understudy.privacy.mechanisms import clip_rows\n\n"
+                "    answering._clip = lambda rows: basis.project(clip_rows(rows, answering.clip))\n"
+                "    answers_dp = answering.answer(rows_private, block=block).value_dp / answering.clip\n",
+            ),
+            Patch(FREQUENCIES, "(math.pi / size)) * math.sqrt(2 / size)\n", "(math.pi / size))\n"),
+        ),
+        f"{_LOW}::test_any_two_answers_are_at_most_two_bounds_apart_whatever_the_gradients_hold",
+    ),
+    bug(
+        "less noise in every value because there are fewer",
+        MECHANISMS,
+        "        event = self.account.spend(len(rows_private), block)\n"
+        "        deviation = 2 * self.clip * event.noise_multiplier\n",
+        "        event = self.account.spend(len(rows_private), block)\n"
+        "        deviation = 2 * self.clip * event.noise_multiplier * min(1.0, rows_private.shape[1] ** 0.5 / 28)\n",
+        f"{_LOW}::test_noise_has_its_full_deviation_in_every_kept_frequency_and_none_elsewhere",
+    ),
+    bug(
+        "a basis that follows the private answers",
+        FREQUENCIES,
+        "        images = rows_private.double().view(-1, *self.shape)\n",
+        "        images = rows_private.double().view(-1, *self.shape)\n"
+        "        self._down = self._down[(self._down @ images).abs().sum(dim=(0, 1, 3)).argsort(descending=True)]\n",
+        "tests/engines/critics/test_frequencies.py::test_a_basis_stays_the_same_whatever_went_through_it",
     ),
     bug(
         "routing over the scheduled instead of all critics",

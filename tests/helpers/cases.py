@@ -211,6 +211,9 @@ CASES = {
     "gs-wgan as published": replace(
         _GS_WGAN, privacy={**_GS_WGAN.privacy, "embedding_share": 0.0}, method={**_GS_WGAN.method, "mode": "paper"}
     ),
+    "gs-wgan in low frequencies with two queries for an image": replace(
+        _GS_WGAN, method={**_GS_WGAN.method, "low_frequencies": [2, 5], "queries_per_point": 2}
+    ),
 }
 
 
