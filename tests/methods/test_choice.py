@@ -180,6 +180,16 @@ def test_grey_images_and_what_a_processor_measured_keep_their_settings():
 
 
 @pytest.mark.usefixtures("card")
+def test_on_a_card_what_one_did_further_off_counts_beside_what_a_processor_did_near_by():
+    far = replace(measured("slow", 0.8, records=100_000), device="a card")
+    runs = (measured("quick", 0.5), measured("quick", 0.6, records=100_000), far)
+    knowledge = Knowledge(CANDIDATES, runs)
+    choice = choose(domain(), Budget(1, 1e-6), "cuda", knowledge=knowledge)
+    assert (choice.chosen.candidate.name, choice.near) == ("slow", False)
+    assert choose(domain(), Budget(1, 1e-6), "cpu", knowledge=knowledge).near
+
+
+@pytest.mark.usefixtures("card")
 def test_what_the_card_has_no_room_for_is_left_out(monkeypatch: pytest.MonkeyPatch):
     known = Knowledge(CANDIDATES, (measured("quick", 0.5),))
     assert choose(domain(), Budget(1, 1e-6), "cuda", knowledge=known).chosen.left_out is None

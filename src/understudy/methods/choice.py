@@ -5,7 +5,7 @@ What is known was measured on public data sets (``knowledge.py``). The rule that
 1. The *signal* of a task is epsilon times the declared units per class: noise against what a class has in common.
 2. Only runs with about as much signal count (within a factor of 3), on images of about the same size; where there are
    none, those on images of the other size; where there are none of these either, the nearest, and it is said so. Where
-   nothing of them fits the time, all count, and it is said so too.
+   nothing of them fits the time, or none was made on a graphics card and there is one, all count, and it is said too.
 3. A run is worth what it recovers: the share of the way from guessing to a classifier trained on real images. Least
    squares take it apart into what the candidate is worth, what the data set allows and what more signal gives, so that
    candidates are compared that were not all tried on the same. The one that is worth most is chosen.
@@ -141,7 +141,7 @@ def choose(
     patience, on_cpu = PATIENCE if time is None else time, _on_cpu(device)
     task = _Task(domain, budget.settled(domain.nominal_units), device, on_cpu, patience)
     known, refused = knowledge or read_knowledge(), list[Considered]()
-    for runs, near in known.circles(task.signal, domain.values):
+    for runs, near in known.circles(task.signal, domain.values, not on_cpu):
         considered = _considered(known, runs, near, task, compare)
         fitting = [each for each in considered if each.left_out is None]
         if fitting:

@@ -89,7 +89,7 @@ class Measured:
     @property
     def on_card(self) -> bool:
         """Whether a graphics card was used."""
-        return "CPU" not in self.device
+        return "CPU" not in self.device.upper()
 
     @property
     def signal(self) -> float:
@@ -109,17 +109,29 @@ class Knowledge:
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
     runs: tuple[Measured, ...] = ()
 
-    def circles(self, signal: float, pixels: int) -> Iterator[tuple[tuple[Measured, ...], bool]]:
-        """The runs that count for a task, and whether they have about as much signal as it; then all of them."""
+    def circles(self, signal: float, pixels: int, on_card: bool) -> Iterator[tuple[tuple[Measured, ...], bool]]:
+        """The runs that count for a task, and whether they have about as much signal as it; then all of them.
+
+        Where a graphics card is used and none was in runs that are near, all count at once: what a processor has time
+        for says little of it.
+        """
         same_size = [run for run in self.runs if (run.pixels <= SMALL_IMAGE) == (pixels <= SMALL_IMAGE)]
         for runs in (same_size, list(self.runs)):
             close = tuple(run for run in runs if _apart(run.signal, signal) <= math.log(_NEAR) + 1e-9)
             if close:
-                yield close, True
+                if _tells(close, runs, on_card):
+                    yield close, True
                 break
         else:
-            yield nearest(same_size or self.runs, signal), False
+            close = nearest(same_size or self.runs, signal)
+            if _tells(close, same_size or self.runs, on_card):
+                yield close, False
         yield tuple(same_size or self.runs), False
+
+
+def _tells(close: Sequence[Measured], runs: Sequence[Measured], on_card: bool) -> bool:
+    """Whether near runs are of the kind of device in use, as far as any are."""
+    return not on_card or any(run.on_card for run in close) or not any(run.on_card for run in runs)
 
 
 def nearest(runs: Sequence[Measured], signal: float) -> tuple[Measured, ...]:
