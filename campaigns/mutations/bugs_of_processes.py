@@ -9,6 +9,7 @@ SHARING, FOLLOWING = "engines/dpsgd/sharing.py", "following.py"
 _TESTS = "tests/engines/dpsgd/test_sharing.py"
 _NOISE = f"{_TESTS}::test_noise_is_added_once_and_is_that_of_one_process"
 _STORE = "tests/data/test_store.py"
+_PROCESSES = "tests/methods/test_processes.py"
 CRITICS, PANEL = "engines/critics/sharing.py", "engines/critics/panel.py"
 _CRITICS = "tests/engines/critics/test_sharing.py"
 _ANSWERS = f"{_CRITICS}::test_answers_of_the_same_weights_are_those_of_one_process"
@@ -119,7 +120,7 @@ BUGS: tuple[Bug, ...] = (
         "distributed.py",
         "        if not known or not hmac.compare_digest(bytes(answer.tolist()), proofs[0]):\n",
         "        if not known and self.size == 0:\n",
-        "tests/methods/test_processes.py::test_one_that_does_not_know_the_secret_is_noticed_by_all_others",
+        f"{_PROCESSES}::test_one_that_does_not_know_the_secret_is_noticed_by_all_others",
     ),
     bug(
         "a critic that learns from a subset of another process",
@@ -265,5 +266,19 @@ BUGS: tuple[Bug, ...] = (
         "        if self._word != self._team.words:\n",
         "        if self._word > self._team.words:\n",
         f"{_SUMS}::test_work_that_another_came_between_is_begun_again",
+    ),
+    bug(
+        "an earlier proof of the secret is believed again",
+        "distributed.py",
+        "        if not torch.equal(numbers[self.rank], own):\n",
+        "        if not torch.equal(own, own):\n",
+        f"{_PROCESSES}::test_a_leader_that_plays_an_earlier_proof_again_is_not_believed",
+    ),
+    bug(
+        "processes of one machine on the network that the environment names",
+        "distributed.py",
+        "secret, size, gone) as team:\n",
+        'secret, int(os.environ.get("LOCAL_WORLD_SIZE", size)), gone) as team:\n',
+        f"{_PROCESSES}::test_processes_of_one_machine_stay_on_it_whatever_the_environment_says[LOCAL_WORLD_SIZE]",
     ),
 )

@@ -43,6 +43,10 @@ _CONNECTING = timedelta(minutes=2)  # once all are there: who dies at that momen
 _LEAVING = 10.0  # seconds
 _SECRET = "UNDERSTUDY_TEAM_SECRET"
 _NONCE = 32  # bytes
+_STRANGER = (
+    "processes: one that answered does not belong to this run, so nothing was sent to it; try again, and look for who "
+    "else is on this machine or network"
+)
 STEP, _WORD = 1, 2  # how a message begins: a step of the work at hand, or a word that begins other work; 0: the end
 
 
@@ -59,6 +63,7 @@ class Team:
     rank: int = 0
     size: int = 1
     _words: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
+    _asked: list[bool] = field(default_factory=lambda: [False], init=False, repr=False, compare=False)
 
     @property
     def words(self) -> int:
@@ -69,6 +74,10 @@ class Team:
     def leads(self) -> bool:
         """Whether this process is the one that spends, adds noise and releases."""
         return self.rank == 0
+
+    def expect(self, parts: bool) -> None:
+        """Note whether the others were asked for their parts of a sum: until these are together they hear no word."""
+        self._asked[0] = parts
 
     def give(self, tensor: Tensor) -> None:
         """Put the leader's values into everybody's tensor of the same shape."""
@@ -113,10 +122,13 @@ class Team:
         return heard
 
     def dismiss(self) -> None:
-        """Tell everybody who waits for a word, or for the next step, to end; who is gone already does not matter."""
+        """Tell everybody who waits for a word, or for the next step, to end; who is gone already does not matter.
+
+        Where the leader failed in the middle of a step nobody listens: they end when it leaves.
+        """
         import torch
 
-        if self.size > 1:
+        if self.size > 1 and not self._asked[0]:
             with suppress(TeamEnded):
                 self.give(torch.zeros(2, dtype=torch.int64))
 
@@ -124,13 +136,17 @@ class Team:
         """Refuse to go on with a process that does not know the secret; the secret itself is not sent.
 
         Privacy: other users of a machine can connect to its ports. They get random numbers and keyed digests of them.
+        Everybody's own fresh number must be among those that are shown, so no earlier proof can be played again.
         """
         import torch
 
+        own = torch.tensor(list(secrets.token_bytes(_NONCE)))
         numbers = torch.zeros(self.size, _NONCE, dtype=torch.int64)
-        numbers[self.rank] = torch.tensor(list(secrets.token_bytes(_NONCE)))
+        numbers[self.rank] = own
         self.total(numbers)
         self.give(numbers)
+        if not torch.equal(numbers[self.rank], own):
+            raise InputError(_STRANGER)
         shown = bytes(numbers.flatten().tolist())
         proofs = [hmac.digest(secret.encode(), f"{rank}:".encode() + shown, "sha256") for rank in range(self.size)]
         found = self.compare(proofs[self.rank] if not self.leads else bytes(_NONCE))
@@ -138,10 +154,7 @@ class Team:
         known = not self.leads or all(map(hmac.compare_digest, found[1:], proofs[1:]))
         self.give(answer if known else answer.zero_())
         if not known or not hmac.compare_digest(bytes(answer.tolist()), proofs[0]):
-            raise InputError(
-                "processes: one that answered does not belong to this run, so nothing was sent to it; try again, and "
-                "look for who else is on this machine or network"
-            )
+            raise InputError(_STRANGER)
 
     def compare(self, digest: bytes) -> list[bytes]:
         """Everybody's 32 bytes, one after the other, for the leader to compare."""
@@ -185,7 +198,8 @@ def assembled(processes: int | None, program: str, task: Mapping[str, Any]) -> I
                 f"processes: {processes} were asked for, but a launcher started {launched}; leave --processes out"
             )
         secret = os.environ.get(_SECRET, "")
-        with _joined(_launcher_store(), int(os.environ["RANK"]), launched, secret) as team:
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", launched))
+        with _joined(_launcher_store(), int(os.environ["RANK"]), launched, secret, here) as team:
             yield team
     elif processes is None or checked_number(processes) == 1:
         yield ALONE
@@ -212,9 +226,9 @@ def _launcher_store() -> Store:
 
 @contextmanager
 def _joined(
-    store: Store, rank: int, size: int, secret: str, lost: Callable[[], bool] = lambda: False
+    store: Store, rank: int, size: int, secret: str, here: int, lost: Callable[[], bool] = lambda: False
 ) -> Iterator[Team]:
-    """The team, once all have come; ``lost`` says whether one never will."""
+    """The team, once all have come, ``here`` of them on this machine; ``lost`` says whether one never will."""
     import torch
     from torch import distributed
 
@@ -224,7 +238,6 @@ def _joined(
     local, cards = int(os.environ.get("LOCAL_RANK", rank)), torch.cuda.device_count()
     if cards:
         torch.cuda.set_device(local % cards)
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     if here == size:  # whatever the environment says: nothing leaves the machine
         os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     backend = "cpu:gloo,cuda:nccl" if cards >= here else "gloo"  # NCCL wants a card for each process
@@ -281,7 +294,7 @@ def _started(size: int, program: str, task: Mapping[str, Any]) -> Iterator[Team]
                 followers.append(_start(program, threads, {**task, **place}))
             torch.set_num_threads(threads)
             gone = partial(_one_ended, followers)
-            with _joined(FileStore(str(meeting), size), 0, size, secret, gone) as team:
+            with _joined(FileStore(str(meeting), size), 0, size, secret, size, gone) as team:
                 yield team
         finally:
             for process in followers:
@@ -319,7 +332,8 @@ def meeting(task: Mapping[str, Any]) -> Iterator[Team]:
     """The team of a process that ``assembled`` started."""
     from torch.distributed import FileStore
 
-    with _joined(FileStore(task["meeting"], task["size"]), task["rank"], task["size"], task["secret"]) as team:
+    size = task["size"]
+    with _joined(FileStore(task["meeting"], size), task["rank"], size, task["secret"], size) as team:
         yield team
 
 

@@ -22,6 +22,7 @@ from understudy.api import TrainOptions, resume
 from understudy.data.dataset import ImageDataset
 from understudy.data.sources import DataOptions
 from understudy.distributed import Team, TeamEnded, assembled
+from understudy.engines.dpsgd.sharing import SharedSteps, Sharing
 from understudy.engines.learner import SlopeLearner
 from understudy.engines.teacher.config import PURPOSE as TEACHING
 from understudy.errors import InputError
@@ -134,6 +135,89 @@ def test_what_proves_the_secret_is_not_the_same_twice_and_not_the_secret():
     assert not any(b"secret" in each for each in shown)
 
 
+def test_a_leader_that_plays_an_earlier_proof_again_is_not_believed():
+    """Somebody who saw the proofs of one run knows a right answer to old numbers, and none to a fresh one."""
+    seen, answered = [], []
+
+    def watched(team):
+        class Watched(type(team)):
+            def give(self, tensor):
+                super().give(tensor)
+                seen.append(tensor.clone())
+
+        Watched(team.rank, team.size, team.meeting).prove("secret")
+
+    together(2, lambda team: team.prove("secret"), watched, dismiss=False)
+    numbers, proof = seen
+
+    def play_again(team):
+        team.total(torch.zeros_like(numbers))
+        team.give(numbers)
+        team.total(digests := torch.zeros_like(numbers))
+        answered.append(digests)
+        team.give(proof)
+
+    with pytest.raises(InputError, match="does not belong to this run"):
+        together(2, play_again, lambda team: team.prove("secret"), dismiss=False)
+    assert not answered, "no digest of numbers that somebody else chose"
+
+
+@pytest.mark.parametrize("name", ["LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME"])
+def test_processes_of_one_machine_stay_on_it_whatever_the_environment_says(name, monkeypatch):
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.setenv(variable, "eth0")
+    monkeypatch.setenv(name, {"LOCAL_WORLD_SIZE": "1"}.get(name, "eth1"))  # 1: as torchrun says to one process
+    with pytest.raises(InputError, match="not all of the 2 came"), assembled(2, "no.such.program", {}):
+        pass
+    assert [os.environ[variable] for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")] == ["lo", "lo"]
+
+
+def test_nobody_is_dismissed_in_the_middle_of_a_step():
+    """They wait for the leader's part and hear no word: it would wait for them for days."""
+    given = []
+
+    class Listening(Team):
+        def give(self, tensor):
+            given.append(tensor.tolist())
+
+        def total(self, tensor):
+            pass
+
+    team = Listening(0, 2)
+    steps = SharedSteps(team, None, Sharing(None))
+    steps.begin(())
+    team.dismiss()
+    assert [0, 0] not in given
+    steps.end(torch.zeros(2), torch.zeros(1))
+    team.dismiss()
+    assert given[-1] == [0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["dp-merf", "gs-wgan"])
+def test_a_leader_that_fails_in_the_middle_of_a_step_ends_with_all_others(case, tmp_path, source):
+    """As where its part of a data store cannot be read, or does not fit into memory."""
+    script = f"""if True:
+        import sys
+        from understudy.cli.main import main
+        from understudy.engines.critics.panel import Critics
+        from understudy.engines.dpsgd.sharing import SharedSum
+
+        def fail(*_):
+            sys.exit("understudy: the disk is gone")
+
+        SharedSum._part = Critics.own_answers = fail
+        sys.argv = ["understudy", "train", {case!r}, *sys.argv[3:]]  # in place of "train dpgan"
+        main()
+    """
+    few = ("--set", "method.critics.warm_iterations=1") if case == "gs-wgan" else ()
+    launcher = (sys.executable, "-c", script)
+    running = start(source, tmp_path / "run", *PLAN[:6], *few, "--processes", "3", launcher=launcher)
+    error = running.communicate(timeout=120)[1]
+    assert running.returncode
+    assert "the disk is gone" in error
+
+
 def test_a_process_that_never_comes_is_not_waited_for():
     sentence = "not all of the 2 came, so nothing was begun"
     with pytest.raises(InputError, match=sentence), assembled(2, "no.such.program", {}):
@@ -149,7 +233,8 @@ def test_a_process_that_dies_while_they_connect_is_not_waited_for_for_days(tmp_p
         monkeypatch.setenv(name, "lo")
     store = FileStore(str(tmp_path / "meeting"), 2)
     store.set("here-1", "yes")
-    with pytest.raises(InputError, match="number 0 of 2 cannot reach the others"), distributed._joined(store, 0, 2, ""):
+    sentence = "number 0 of 2 cannot reach the others"
+    with pytest.raises(InputError, match=sentence), distributed._joined(store, 0, 2, "", 2):
         pass
 
 
@@ -165,7 +250,7 @@ def test_processes_wait_for_each_other_longer_than_they_took_to_connect(tmp_path
 
         distributed._CONNECTING = timedelta(seconds=3)
         rank = int(sys.argv[1])
-        with distributed._joined(FileStore(sys.argv[2], 2), rank, 2, "") as team:
+        with distributed._joined(FileStore(sys.argv[2], 2), rank, 2, "", 2) as team:
             time.sleep(0 if rank else 4)
             value = torch.full((2,), 7 - rank)
             team.give(value)

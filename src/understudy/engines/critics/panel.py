@@ -211,6 +211,7 @@ class Critics:
         Privacy: unsanitized; to be given to a mechanism and nowhere else.
         """
         self._tell(pool, {"do": _ASK}, *asked)
+        self._shard.team.expect(parts=True)
         return self._words.sum(part(pool, *asked), counts)
 
     # --- several processes

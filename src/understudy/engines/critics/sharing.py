@@ -118,4 +118,5 @@ class Words:
                 self._team.total(tensor)
                 if not self._team.leads:
                     tensor.zero_()
+        self._team.expect(parts=False)
         return part

@@ -104,6 +104,7 @@ class SharedSteps:
         changed = version != self._given
         self._given = version
         self._team.give(torch.tensor([STEP, int(changed)]))
+        self._team.expect(parts=True)
         self._give(drawn, changed)
 
     def follow(self, drawn: Sequence[Tensor]) -> bool:
@@ -132,6 +133,7 @@ class SharedSteps:
         self._team.total(total)
         together = torch.cat([count.double() for count in counts])
         self._team.total(together)
+        self._team.expect(parts=False)
         if not self._team.leads:
             together.zero_()
             total.zero_()
