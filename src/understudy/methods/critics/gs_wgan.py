@@ -334,10 +334,12 @@ def _remarks(config: GsWganConfig, event: Event, delta: float) -> tuple[str, ...
 
 def _costs(config: GsWganConfig, domain: Domain) -> Costs:
     """Steps, memory and time of a decided config."""
+    fit = config.method.embedding  # of which the generator takes most, on a processor
+    drawn = fit.steps * fit.batch * domain.values if config.privacy.embedding_share else 0
     return Costs(
         steps=(config.privacy.queries or 1) // config.method.queries_per_step,
         memory_bytes=config.method.critics.memory_bytes(domain, config.privacy.subsets or 1),
-        seconds=_seconds(config, domain, critic_steps_per_second=2, queries_per_second=20),
+        seconds=_seconds(config, domain, critic_steps_per_second=2, queries_per_second=20) + 1.3e-6 * drawn,
         seconds_on_gpu=_seconds(config, domain, critic_steps_per_second=7000, queries_per_second=7000),
     )
 

@@ -18,11 +18,13 @@ def costs(config: DpDiffusionConfig, domain: Domain) -> Costs:
     work = multiplications(config, domain)
     warm = (method.warm_up.steps or 0) * (method.warm_up.batch or 1) if privacy.start != "none" else 0
     fit = method.embedding.steps if privacy.start == "embedding" else 0
+    drawn = fit * method.embedding.batch * domain.values  # on a processor the fit's own network takes most of it
+    touched = (steps * rows + warm) * domain.shape[1] * domain.shape[2] * (method.widths or (32,))[0]
     at_once = min(rows, config.runtime.micro_batch)
     return Costs(
         steps=steps,
         memory_bytes=int(0.022 * work * at_once) + domain.nominal_records * domain.values + 600 * 2**20,
-        seconds=steps * rows * 6 * work / 3e10 + warm * 6 * work / 7e10 + 0.02 * fit,
+        seconds=steps * rows * 6 * work / 3e10 + warm * 6 * work / 7e10 + 3e-7 * touched + 1.3e-6 * drawn + 5e-3 * fit,
         seconds_on_gpu=steps * (0.003 + rows * 6 * work / 8.6e13) + warm * 6 * work / 4.4e13 + 0.009 * fit + 20,
     )
 

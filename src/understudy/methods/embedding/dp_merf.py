@@ -72,8 +72,8 @@ class DpMerf(Method):
         costs = Costs(
             steps=settings.steps,
             memory_bytes=int(8 * frequencies * (pixels + 4 * config.runtime.micro_batch)) + 500 * 2**20,
-            seconds=drawn * 9.5e-7 + work / 3e11 + settings.steps * 5e-3,
-            seconds_on_gpu=work / 5e13 + settings.steps * 5e-3,
+            seconds=drawn * 1.3e-6 + work / 3e11 + settings.steps * 5e-3,
+            seconds_on_gpu=work / 5e13 + settings.steps * 1.2e-2,
         )
         return finish_plan(self, config, domain, budget, lambda noise: (embedding_event(noise),), costs)
 
