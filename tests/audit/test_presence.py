@@ -10,6 +10,7 @@ from understudy.audit.attacks import Witness
 from understudy.audit.canaries import NOISE_LEVELS, Canaries, Units, presence
 from understudy.audit.runs import RunAuditOptions, audit_run
 from understudy.audit.sgd import row_gradients
+from understudy.engines.critics.frequencies import AnswerBasis
 from understudy.engines.dpsgd.gradients import FlatParameters, PerExampleGradients
 from understudy.models.dpgan import DpganDiscriminator, DpganDiscriminatorConfig
 from understudy.privacy.budget import Budget
@@ -71,6 +72,29 @@ def test_one_clear_answer_among_many_is_noticed():
     assert scores is not None
     assert scores[1].argmax() == 0
     assert np.allclose(scores[0], -canaries.patterns() @ answers.numpy().sum(axis=0))
+
+
+def test_an_answer_in_low_frequencies_is_searched_for_what_is_left_of_a_canary_there():
+    """Also where a later stage has as many values as pixels, which are frequencies nevertheless."""
+    random = np.random.default_rng(0)
+    images = random.integers(0, 2, (50, 1, 8, 8), dtype=np.uint8) * 255
+    canaries = Canaries(images, None, np.ones(50, dtype=bool))
+    for side in (4, 8):
+        basis, witness = AnswerBasis((1, 8, 8), side), Witness(canaries, (4, 8))
+        answers = torch.from_numpy(random.normal(size=(100, side**2)))
+        answers[7] -= 40 * basis.project(torch.from_numpy(canaries.patterns()[:1]))[0]
+        witness("answers", answers)
+        scores = witness.slope_scores()
+        assert scores is not None
+        assert scores[1].argmax() == 0
+
+
+def test_a_run_audit_reads_from_the_config_in_which_frequencies_critics_answer(tmp_path):
+    """Else it would see 16 values where it looks for 64, and leave this attack out."""
+    config = CASES["gs-wgan"].config(method={"low_frequencies": [4], "queries_per_point": 2})
+    chosen = RunAuditOptions(canaries=100, config=config, declared_public=True)
+    audits = audit_run("gs-wgan", tiny_data(), Budget(10, 1e-5), tmp_path / "run", chosen)
+    assert any(audit.attack.startswith("sanitized gradients towards each canary") for audit in audits)
 
 
 def noiseless(monkeypatch):

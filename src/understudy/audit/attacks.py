@@ -7,7 +7,7 @@ among it, they know. An attack may give several rows of scores, of which one is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from understudy.audit.bounds import Numbers
 from understudy.audit.canaries import Canaries, Units, presence
 from understudy.data.dataset import ImageDataset
+from understudy.engines.critics.frequencies import AnswerBasis
 from understudy.engines.embedding.means import Embedding
 from understudy.engines.records import load_batch, people_in_chunks
 from understudy.federated import embedding as client_embeddings
@@ -88,11 +89,18 @@ def black_box_scores(release: Release, canaries: Canaries) -> Numbers:
 class Witness:
     """Keeps what sanitized values say about canaries while a run goes on.
 
+    ``sides``: answers are about so many frequencies on a side (``gs-wgan``), so canaries are looked for in those.
+
     Privacy: it is shown sanitized values only; its scores speak about made-up units.
     """
 
-    def __init__(self, canaries: Canaries) -> None:
+    def __init__(self, canaries: Canaries, sides: Sequence[int] = ()) -> None:
         self._patterns = torch.from_numpy(canaries.patterns())
+        _, channels, height, width = canaries.images.shape
+        bases = [AnswerBasis((channels, height, width), side) for side in sides]
+        self._coarse = {
+            basis.values: torch.nn.functional.normalize(basis.project(self._patterns), dim=1) for basis in bases
+        }
         self._sums = torch.zeros(len(canaries), dtype=torch.float64)
         self._largest = torch.zeros(len(canaries), 0, dtype=torch.float64)
         self.embedding: Tensor | None = None
@@ -102,8 +110,10 @@ class Witness:
         value_dp = value_dp.detach().cpu().double()
         if purpose in EMBEDDINGS:
             self.embedding = value_dp
-        elif value_dp.dim() == 2 and value_dp.shape[1] % self._patterns.shape[1] == 0:
-            towards = -self._patterns @ value_dp.view(-1, self._patterns.shape[1]).T  # (canaries, generated images)
+            return
+        patterns = self._coarse.get(value_dp.shape[-1], self._patterns)
+        if value_dp.dim() == 2 and value_dp.shape[1] % patterns.shape[1] == 0:
+            towards = -patterns @ value_dp.view(-1, patterns.shape[1]).T  # (canaries, generated images)
             self._sums += towards.sum(dim=1)
             seen = torch.cat([self._largest, towards], dim=1)
             self._largest = seen.topk(min(_LARGEST, seen.shape[1]), dim=1).values

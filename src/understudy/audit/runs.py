@@ -24,6 +24,7 @@ from understudy.audit.canaries import make_canaries, with_canaries
 from understudy.audit.mechanisms import CONFIDENCE, code_sha256
 from understudy.data.dataset import ImageDataset
 from understudy.errors import InputError
+from understudy.methods.base import configure
 from understudy.methods.registry import get_method
 from understudy.privacy import accounting
 from understudy.privacy.audits import AuditRecord
@@ -75,7 +76,8 @@ def audit_run(
         raise InputError(f"audit: {method} is not private, so there is no claim to audit; choose a private method")
     canaries = make_canaries(data.domain, settings.canaries, Randomness().bits)
     audited = with_canaries(data, canaries, as_clients=implementation.federated)
-    witness = Witness(canaries)
+    settled = getattr(configure(implementation, settings.config, settings.preset), "method", None)
+    witness = Witness(canaries, getattr(settled, "low_frequencies", ()))
     options = TrainOptions(config=settings.config, preset=settings.preset, listener=settings.listener, witness=witness)
     release = train(method, audited, budget, out, options)
     attacked = AuditedRun(method, data, audited, canaries, release, out)
