@@ -19,6 +19,7 @@ from scipy import stats
 
 from understudy import distributed
 from understudy.api import TrainOptions, resume
+from understudy.cli.options import taken_up_again
 from understudy.data.dataset import ImageDataset
 from understudy.data.sources import DataOptions
 from understudy.distributed import Team, TeamEnded, assembled
@@ -431,3 +432,19 @@ def test_torchrun_starts_the_same_run_and_restarts_it(tmp_path, source):
     assert running.returncode == 0, error
     assert any(line.get("text") == "resumed" for line in recorded(out))
     assert verify(out / "release").passed
+
+
+def test_a_launcher_that_starts_again_takes_up_no_run_that_another_command_began(tmp_path, monkeypatch):
+    """What was refused at first, since the folder was taken, is not done at the second try."""
+    tiny_train("dp-merf", tiny_data(), tmp_path / "run", command="understudy train dp-merf --out run")
+    monkeypatch.setattr(sys, "argv", ["understudy", "train", "dp-merf", "--out", "run"])
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    assert not taken_up_again(tmp_path / "run", resume=False)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert taken_up_again(tmp_path / "run", resume=False)
+    assert not taken_up_again(tmp_path / "other", resume=False)
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--set", "privacy.noise_multiplier=9"])
+    assert taken_up_again(tmp_path / "run", resume=True)
+    with pytest.raises(InputError, match="holds a run already; continue it with --resume or choose another folder"):
+        taken_up_again(tmp_path / "run", resume=False)

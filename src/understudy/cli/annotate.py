@@ -76,7 +76,7 @@ def command(
     if data is not None and out is not None:
         source = common.data_options(data, records, classes, shape, declare, skip_broken)
         settled = common.read_settings(config, settings, device)
-        if common.taken_up_again(out):
+        if common.taken_up_again(out, resume):
             resume, settled, seed = True, {}, None
         budget = None if resume else _budget(epsilon, delta)
         with assembled(processes, PROGRAM, {"source": asdict(source)}) as team:

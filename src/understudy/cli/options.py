@@ -153,13 +153,22 @@ def refuse_moved_alone(moved: bool, resume: bool) -> None:
         raise InputError("--moved: it says that a run to be continued was moved; pass it together with --resume")
 
 
-def taken_up_again(out: Path) -> bool:
-    """Whether a launcher started this process again, after one of them had died, and there is a run to go on with."""
+def taken_up_again(out: Path, resume: bool) -> bool:
+    """Whether a launcher started this process again, after one of them had died, and there is a run to go on with.
+
+    A run that this command did not begin is not gone on with unless ``resume`` asks for it: what was refused at first
+    is refused however often it is tried.
+    """
     from understudy.distributed import on_several_machines, restarted
+    from understudy.runs.description import read_description
     from understudy.runs.folder import RunFolder
 
-    if not restarted() or RunFolder(out).begun:
-        return restarted()
+    if not restarted():
+        return False
+    if RunFolder(out).begun:
+        if not resume and read_description(RunFolder(out)).command != command_line():
+            RunFolder(out).refuse_occupied()
+        return True
     if on_several_machines():
         raise InputError(
             f"processes: started again, but {out} holds no run here, so what was spent may be on record on another "

@@ -72,7 +72,7 @@ def command(
     patience = None if time is None else seconds_of(time)
     if not resume:
         source, budget = _checked(method, source, (epsilon, delta), settled, preset)
-    if common.taken_up_again(out):
+    if common.taken_up_again(out, resume):
         resume, settled, seed, preset = True, {}, None, None
     with assembled(processes, PROGRAM, {"source": asdict(source)}) as team:
         if not team.leads:
