@@ -35,7 +35,10 @@ CASES = {
         "--set", "privacy.steps=10", "--set", "privacy.batch=128", "--set", "privacy.embedding_share=0",
         "--set", "method.discriminator_steps=50",
     ),
-    "dp-diffusion": ("--set", "privacy.steps=8", "--set", "privacy.batch=64", "--set", "privacy.start=none"),
+    "dp-diffusion": (
+        "--set", "privacy.steps=6", "--set", "privacy.batch=96", "--set", "privacy.start=none",
+        "--set", "method.widths=[16,32]", "--set", "method.blocks=1",
+    ),
     "gs-wgan": (
         "--set", "privacy.subsets=100", "--set", "privacy.queries=1024", "--set", "privacy.embedding_share=0",
         "--set", "method.queries_per_step=128", "--set", "method.critics.width=16",

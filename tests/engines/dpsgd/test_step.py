@@ -314,6 +314,14 @@ def test_a_batch_without_units_is_refused():
         StepOptions(batch=0, clip=1.0, learning_rate=1e-3, betas=(0.5, 0.9))
 
 
+def test_a_batch_whose_rounded_sum_could_differ_by_more_than_a_unit_is_refused():
+    """Units are clipped 1e-4 below C; sums of single precision keep within that up to some ten thousand of them."""
+    with pytest.raises(InputError, match=r"batch: 16,385, .* pass a privacy\.batch of at most that"):
+        StepOptions(batch=16_385, clip=1.0, learning_rate=1e-3)
+    StepOptions(batch=16_384, clip=1.0, learning_rate=1e-3)
+    StepOptions(batch=16_385, clip=1.0, learning_rate=1e-3, private=False)
+
+
 @pytest.mark.parametrize("companions", [Public(), None])
 def test_a_network_that_mixes_examples_is_refused(tmp_path, companions):
     with pytest.raises(InputError, match="mixes the examples"):
