@@ -57,6 +57,18 @@ def _words(count: int, bits: Bits) -> NDArray[np.int64]:
     return np.frombuffer(bits(4 * count), dtype="<u4").astype(np.int64)
 
 
+MOST_IN_A_SUM = 16_384  # units that a sum of single precision may be expected to hold (docs/privacy.md, section 20)
+
+
+def check_sum(expected_batch: float) -> None:
+    """Refuse a step on so many units that the rounding of their sum could exceed the margin of a clipped unit."""
+    if expected_batch > MOST_IN_A_SUM:
+        raise InputError(
+            f"batch: {expected_batch:,}, but a step sums in single precision, which is close enough for "
+            f"{MOST_IN_A_SUM:,} units; pass a privacy.batch of at most that, and more steps"
+        )
+
+
 def sampling_rate(expected_batch: float, nominal_units: int) -> float:
     """The public rate of a batch of that expected size; what the event of the mechanism must carry."""
     if not (math.isfinite(expected_batch) and 0 < expected_batch <= nominal_units):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig
 from understudy.data.domain import Domain, refuse_people
-from understudy.data.sampling import sampling_rate
+from understudy.data.sampling import check_sum, sampling_rate
 from understudy.engines.teacher.config import IMAGES_PER_PERSON, teacher_costs, with_teacher
 from understudy.errors import InputError
 from understudy.methods.config import ConfigType, build_config, overlay
@@ -49,6 +49,7 @@ class SampledPrivacy(PrivacyConfig):
 
     def event(self, domain: Domain, noise_multiplier: float, purpose: str, sensitivity: Sensitivity = "C") -> Event:
         """All steps, as they are accounted: the rate is that of the declared number of records."""
+        check_sum(self.batch or 1)
         return Event(
             noise_multiplier=noise_multiplier,
             sensitivity=sensitivity,

@@ -139,6 +139,13 @@ def test_a_batch_above_the_declared_records_is_refused():
         implementation.plan(config, MNIST, BUDGET)
 
 
+def test_a_batch_whose_sum_is_not_exact_enough_is_refused_before_a_run_begins():
+    implementation = get_method("dpgan")
+    config = configure(implementation, {"privacy": {"batch": 16_385}})
+    with pytest.raises(InputError, match="batch: 16,385, but a step sums in single precision"):
+        implementation.plan(config, MNIST, BUDGET)
+
+
 # The generator's side: post-processing
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from understudy.configs import Precision
-from understudy.data.sampling import sampling_rate
+from understudy.data.sampling import check_sum, sampling_rate
 from understudy.engines.dpsgd.batches import PoissonBatches
 from understudy.engines.dpsgd.captured import CapturedSum
 from understudy.engines.dpsgd.gradients import FlatParameters, Loss, PerExampleGradients
@@ -41,7 +41,6 @@ _ROUND = 32
 _TILE = 8
 _PROBES = 10
 _TINY = 1e-8
-_MOST_UNITS = 16_384  # expected in a step: of more, rounded sums could differ by more than the margin of a clipped unit
 
 
 class Companions(Protocol):
@@ -80,11 +79,8 @@ class StepOptions:
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise InputError(f"batch: {self.batch}; pass an expected number of units of at least 1")
-        if self.private and self.batch > _MOST_UNITS:
-            raise InputError(
-                f"batch: {self.batch:,}, but a step sums in single precision, which is close enough for "
-                f"{_MOST_UNITS:,} units; pass a privacy.batch of at most that, and more steps"
-            )
+        if self.private:
+            check_sum(self.batch)
         if self.rows < 1:
             raise InputError(f"rows: {self.rows}; show at least one row of each unit")
 
