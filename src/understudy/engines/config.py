@@ -34,6 +34,11 @@ class CriticsConfig(Config):
         working = 40 * self.batch * width * height * columns * -(-self.per_step // parts)
         return -(-subsets // parts) * parameters * 12 + working + 2**30
 
+    def memory_of_device(self, planned: int, domain: Domain, critics: int, devices: int) -> int:
+        """Of what is planned for one device: critics are divided among all, what something else needs is not."""
+        more = planned > self.memory_bytes(domain, critics)
+        return planned if more else self.memory_bytes(domain, critics, devices)
+
     def check_processes(self, processes: int, critics: int, setting: str) -> None:
         """Refuse more processes than critics: one without any would only wait."""
         if processes > critics:

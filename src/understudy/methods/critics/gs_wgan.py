@@ -196,12 +196,9 @@ class GsWgan(Method):
         """Critics are divided among the devices of all processes; what a teacher needs is not."""
         from understudy.devices import cards_of
 
-        critics, subsets = (
-            plan.config_as(GsWganConfig).method.critics,
-            plan.config_as(GsWganConfig).privacy.subsets or 1,
-        )
-        more = plan.memory_bytes > critics.memory_bytes(plan.domain, subsets)
-        return plan.memory_bytes if more else critics.memory_bytes(plan.domain, subsets, cards_of(processes))
+        config = plan.config_as(GsWganConfig)
+        subsets, devices = config.privacy.subsets or 1, cards_of(processes)
+        return config.method.critics.memory_of_device(plan.memory_bytes, plan.domain, subsets, devices)
 
     def check_processes(self, config: MethodConfig, processes: int) -> None:
         """Refuse processes that would have no critic."""

@@ -152,9 +152,8 @@ class TeacherMethod(Method):
 
         config = plan.config
         assert isinstance(config, TeacherConfig)
-        teachers, count = config.method.teachers, config.privacy.teachers or 1
-        more = plan.memory_bytes > teachers.memory_bytes(plan.domain, count)
-        return plan.memory_bytes if more else teachers.memory_bytes(plan.domain, count, cards_of(processes))
+        count, devices = config.privacy.teachers or 1, cards_of(processes)
+        return config.method.teachers.memory_of_device(plan.memory_bytes, plan.domain, count, devices)
 
     def check_processes(self, config: MethodConfig, processes: int) -> None:
         """Refuse processes that would have no teacher."""
