@@ -53,12 +53,6 @@ _CHANCE = {"digits": 0.1333, "mnist": 0.1135, "fashion-mnist": 0.1, "femnist": 0
 _SAMPLES = {"cpu": 200, "cuda": 2000}  # of each class; of FEMNIST half as many
 _ALONE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # one thread, no graphics card
 _ON_GPU = ("dp-diffusion", "dp-merf", "dp-merf-ae", "dpgan", "gs-wgan")  # whose rows of the results are taken over
-_PRESETS_THEN = {  # by row of the results: what its preset said when it was measured, where it says something else now
-    "dp-diffusion-mnist-eps10-teacher": {
-        "privacy": {"steps": 330, "embedding_share": 0.275},
-        "method": {"draws": 16, "average_decay": 0.98, "sampler": {"steps": 40, "churn": 20.0, "floor": 0.0}},
-    }
-}
 _REAL_ROWS = {"mnist": "check-real-data-mnist.json", "fashion-mnist": "check-real-data-fashion_mnist.json"}
 
 
@@ -359,7 +353,7 @@ def table(results: Path) -> dict[str, Any]:
     for path in sorted(_RESULTS.glob("*-eps*.json")):
         row = _read(path)
         if row.get("method") in _ON_GPU and row.get("dataset") in _REAL_ROWS and _usual(row):
-            candidate = _of_command(row, candidates, _PRESETS_THEN.get(path.stem, {}))
+            candidate = _of_command(row, candidates)
             candidates[candidate.name] = candidate
             records, epsilon = _SIZES[row["dataset"]], float(_said(row, "--epsilon")[0])
             facts = {"candidate": candidate.name, "records": records, "classes": 10, "shape": [1, 28, 28]}
@@ -398,12 +392,12 @@ def _said(row: Mapping[str, Any], option: str) -> list[str]:
     return [after for word, after in pairwise(words) if word == option]
 
 
-def _of_command(row: Mapping[str, Any], known: Mapping[str, Candidate], then: Mapping[str, Any]) -> Candidate:
+def _of_command(row: Mapping[str, Any], known: Mapping[str, Candidate]) -> Candidate:
     """The candidate that a row of the results was measured with: one of those that are known, or a new one."""
-    preset, config = next(iter(_said(row, "--preset")), None), overlay(then, apply_settings({}, _said(row, "--set")))
+    preset, config = next(iter(_said(row, "--preset")), None), apply_settings({}, _said(row, "--set"))
     config.pop("runtime", None)  # precision; it changes no result that one could see
     share = config.get("privacy", {}).get("teacher_share")
-    words = " ".join([row["method"], *([preset] if preset else []), *(["as it was"] if then else [])])
+    words = " ".join([row["method"], *([preset] if preset else [])])
     words += f", teacher {share:g}" if share else ""
     name, number = words if preset else f"{words}, long", 1
     while name in known and (known[name].preset, known[name].config) != (preset, config):

@@ -98,9 +98,17 @@ def unit_of(row: Row) -> str:
 
 def start_of(row: Row) -> str:
     """What a row was trained from, and who names its samples, as its events say."""
-    purposes = [str(event.get("purpose")) for event in (row.get("certificate") or {}).get("events", ())]
-    found = [name for word, name in _STARTS.items() if any(word in purpose for purpose in purposes)]
-    return (found or ["random weights"])[0] + ("; named by a teacher" if _TEACHER in purposes else "")
+    found = [name for word, name in _STARTS.items() if any(word in purpose for purpose in _purposes(row))]
+    return (found or ["random weights"])[0] + ("; named by a teacher" if has_teacher(row) else "")
+
+
+def has_teacher(row: Row) -> bool:
+    """Whether a private teacher names its samples."""
+    return _TEACHER in _purposes(row)
+
+
+def _purposes(row: Row) -> list[str]:
+    return [str(event.get("purpose")) for event in (row.get("certificate") or {}).get("events", ())]
 
 
 def promises(stem: str, row: Row) -> tuple[Promise, ...]:

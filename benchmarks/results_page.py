@@ -68,14 +68,16 @@ benchmarks/results was recomputed from its events by two accountants when this p
 that it is stated for. Where a table does not say otherwise, epsilon is against the public (whoever sees the release),
 for one record more or less, at delta 1e-5. Seconds are of training; most rows shared their card with up to seven other
 runs, so alone they take a fraction of that. How many runs a row of `dp-diffusion` was chosen from is in
-[diffusion.md](diffusion.md#what-was-measured); that of `dp-merf` by writer, teachers and random starts are single ones.
+[diffusion.md](diffusion.md#what-was-measured); that of `dp-merf` by writer, those of other methods with
+a teacher, teachers alone and random starts are single ones.
 """
 SHORT_HEAD = """\
 Where a method has several rows at one epsilon, this is the one of the least FID (without accuracy: of the largest
-Inception score); all rows, with their commands, are below. Here all but `dp-cgan`, `dp-hp`, `dp-merf-ae` and
-`fedavg-gan` start from a noisy mean embedding as that of `dp-merf`, and of these none but `dp-diffusion` is more than
-about one point more accurate than `dp-merf` alone; the published systems have no such start. The rows `paper-adaptive`
-and `random-start` do without it (MNIST, epsilon 10, one run each).
+Inception score); all rows, with their commands, are below. Those whose samples are named by a [teacher](teacher.md),
+within the same epsilon, stand by themselves. Here all but `dp-cgan`, `dp-hp`, `dp-merf-ae` and `fedavg-gan` start from
+a noisy mean embedding as that of `dp-merf`, and without a teacher none of these is more than about one point more
+accurate than `dp-merf` alone; the published systems have no such start. The rows `paper-adaptive` and `random-start` do
+without it (MNIST, epsilon 10, one run each).
 """
 PROVISIONAL = """
 The check of FID on real data (training against test images of MNIST should score 1.02, `benchmarks/fid_check.py`) has
@@ -245,7 +247,7 @@ def own_cells(stem: str, row: Row, *promised: str) -> tuple[str, ...]:
     seconds = row.get("train_seconds")
     time = "" if seconds is None else f", {seconds:,.0f} s"
     return (
-        f"**{row['method']}** ([samples](../benchmarks/results/{stem}.png))",
+        f"**{row['method']}**" + (f" ([samples](../benchmarks/results/{stem}.png))" if row.get("grid", True) else ""),
         *promised,
         value(row.get("fid")),
         value(row.get("inception_score"), 2),

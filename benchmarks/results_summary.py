@@ -10,6 +10,7 @@ from results_epsilon import (
     CUSTOMARY_DELTA,
     Promise,
     columns_in_words,
+    has_teacher,
     is_federated,
     paragraph,
     promises,
@@ -49,7 +50,7 @@ def unit_table(dataset: str, unit: str, rows: dict[str, Row]) -> str:
 
 
 def records_table(dataset: str, records: dict[str, Row], unit: str) -> str:
-    """A row for each method; a column for each level of epsilon, and beside it what was published for the method."""
+    """A row for each method, one more with a teacher; for each level of epsilon ours and what was published for it."""
     published = [row for row in published_rows(dataset) if row.unit != "client" and unit == "record"]
     best = best_rows(records, published)
     levels = sorted({level for _, level in best}, reverse=True)
@@ -59,7 +60,7 @@ def records_table(dataset: str, records: dict[str, Row], unit: str) -> str:
         head += [f"epsilon {math.ceil(largest - 0.01)}", "as published"]
     lines = []
     for method in sorted({method for method, _ in best}):
-        cells = [f"`{method}`"]
+        cells = [method]
         for level in levels:
             stem, row = best.get((method, level), ("", None))
             cells += ["-", "-"] if row is None else [pair(row) + other_delta(row), rival(stem, row, published)]
@@ -73,7 +74,7 @@ def federated_tables(dataset: str, federated: dict[str, Row], quality: str) -> s
     theirs = {row: promise for row, promise in published.items() if promise.unit == "client"}
     second = any(has_accuracy(row) for row in federated.values())
     lines: list[tuple[str, int, Sequence[Promise], list[str]]] = [
-        (method, 0, promises(stem, row), [f"`{method}`", pair(row)])
+        (row["method"], 0, promises(stem, row), [method, pair(row)])
         for (method, _), (stem, row) in best_rows(federated, []).items()
     ]
     for row, promise in theirs.items():
@@ -92,11 +93,19 @@ def federated_tables(dataset: str, federated: dict[str, Row], quality: str) -> s
 
 
 def best_rows(private: dict[str, Row], published: Sequence[PublishedRow]) -> dict[tuple[str, float], tuple[str, Row]]:
-    """For each method and level of epsilon the row of the least FID, or (without accuracy) of the largest score."""
+    """For each method, with or without a teacher, and level of epsilon the row of the least FID.
+
+    Without accuracy that of the largest Inception score.
+    """
     best: dict[tuple[str, float], tuple[str, Row]] = {}
     for stem, row in sorted(private.items(), key=lambda item: rank(item[1])):
-        best.setdefault((row["method"], summary_level(row, published)), (stem, row))
+        best.setdefault((in_words(row), summary_level(row, published)), (stem, row))
     return best
+
+
+def in_words(row: Row) -> str:
+    """Its method, and whether a teacher names its samples."""
+    return f"`{row['method']}`" + (" with a teacher" if has_teacher(row) else "")
 
 
 def summary_level(row: Row, published: Sequence[PublishedRow]) -> float:

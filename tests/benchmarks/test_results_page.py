@@ -269,6 +269,17 @@ def test_in_short_a_method_has_one_row_at_one_epsilon_and_the_pictures_are_of_th
     assert "![Samples of gs-wgan-mnist-eps10-wide]" in text
 
 
+def test_in_short_rows_with_a_teacher_stand_by_themselves(script: ModuleType):
+    text = script.in_short({name: kept(name) for name in ("gs-wgan-mnist-eps10", "gs-wgan-mnist-eps10-teacher")})
+    assert "| `gs-wgan` | 28.8 / 94.9 % |" in text
+    assert "| `gs-wgan` with a teacher | 29.2 / 97.8 % |" in text
+
+
+def test_a_row_of_which_no_grid_was_kept_has_no_link_to_one(script: ModuleType):
+    assert "](../benchmarks/results/gs-wgan-mnist-eps10.png)" in script.own_cells("gs-wgan-mnist-eps10", quality())[0]
+    assert script.own_cells("gs-wgan-mnist-eps10", quality(grid=False))[0] == "**gs-wgan**"
+
+
 def test_rows_without_accuracy_are_compared_by_their_inception_scores(script: ModuleType):
     rows = {"typical": federated(), "varied": federated(fid=44.0, inception_score=9.6)}
     text = script.in_short(rows)
