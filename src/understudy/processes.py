@@ -15,11 +15,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from understudy.errors import InputError
+from understudy.errors import InputError, UnderstudyError
 
 MOST_PROCESSES = 1024
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -127,14 +127,25 @@ def side_by_side(module: str, tasks: Sequence[bytes]) -> Iterator[list[Worker]]:
             worker.end()
 
 
-def send(content: bytes) -> None:
-    """Of a worker: one message for the one that started it."""
-    sys.stdout.buffer.write(len(content).to_bytes(_LENGTH, "little") + content)
-    sys.stdout.buffer.flush()
+def work(act: Callable[[bytes], Iterable[bytes]]) -> int:
+    """Of a worker: take the task that comes in, send what ``act`` makes of it; the exit code.
+
+    Where there are several graphics cards, it uses another than its neighbour.
+    """
+    end_with_parent()
+    task = sys.stdin.buffer.read()
+    _take_own_card()
+    try:
+        for content in act(task):
+            sys.stdout.buffer.write(len(content).to_bytes(_LENGTH, "little") + content)
+            sys.stdout.buffer.flush()
+    except UnderstudyError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
 
 
-def take_own_card() -> None:
-    """Of a worker: where there are several graphics cards, use another than its neighbour."""
+def _take_own_card() -> None:
     import torch
 
     if torch.cuda.device_count():

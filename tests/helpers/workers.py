@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from importlib import import_module
-from types import SimpleNamespace
 
 import pytest
 
 
 class WorkerHere:
-    """Stands for ``understudy.processes.Worker``: runs the module's ``main`` at once, on the same task."""
+    """Stands for ``understudy.processes.Worker``: asks the module for its answers at once, on the same task."""
 
     started: list[str] = []  # noqa: RUF012 (emptied by ``workers_here``)
 
     def __init__(self, module: str, task: bytes, threads: int, number: int) -> None:
         self.started.append(module)
-        program, self.messages = import_module(module), []
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(program, "send", self.messages.append)
-            patch.setattr(program, "end_with_parent", lambda: None)
-            patch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(task)))
-            assert program.main() == 0
-        self.messages.reverse()
+        self.messages = list(import_module(module).answers(task))[::-1]
 
     def hear(self) -> bytes:
         return self.messages.pop()

@@ -19,10 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from understudy.errors import UnderstudyError
 from understudy.evaluate.checks import Images
 from understudy.evaluate.inception import FeaturePrecision, InceptionFeatures, Weights, read_weights
-from understudy.processes import checked_number, end_with_parent, send, side_by_side, take_own_card
+from understudy.processes import checked_number, side_by_side, work
 
 _FEWEST_BATCHES = 4  # for each process: for fewer it would start longer than it works
 
@@ -62,26 +61,18 @@ class SpreadFeatures(InceptionFeatures):
         return buffer.getvalue()
 
 
-def main() -> int:
-    """Compute features: settings and images come in on stdin, a message for each batch goes out."""
-    end_with_parent()
-    content = io.BytesIO(sys.stdin.buffer.read())
+def answers(task: bytes) -> Iterator[bytes]:
+    """Of a worker: the features of each batch of its images."""
+    content = io.BytesIO(task)
     settings = json.loads(content.readline())
     images = np.lib.format.read_array(content, allow_pickle=False)
-    take_own_card()
-    try:
-        network = InceptionFeatures(
-            read_weights(Path(settings["weights"])), torch.device(settings["device"]), settings["precision"]
-        )
-        for features in network.batches(images):
-            buffer = io.BytesIO()
-            np.lib.format.write_array(buffer, features.cpu().numpy(), allow_pickle=False)
-            send(buffer.getvalue())
-    except UnderstudyError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
+    weights = read_weights(Path(settings["weights"]))
+    network = InceptionFeatures(weights, torch.device(settings["device"]), settings["precision"])
+    for features in network.batches(images):
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, features.cpu().numpy(), allow_pickle=False)
+        yield buffer.getvalue()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(work(answers))

@@ -15,14 +15,14 @@ import hashlib
 import io
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from understudy.errors import UnderstudyError
 from understudy.models.generator import Watch
-from understudy.processes import checked_number, end_with_parent, send, side_by_side, take_own_card
+from understudy.processes import checked_number, side_by_side, work
 from understudy.release.release import Images, Labels, Release, load
 
 _MOST_BLOCKS, _LARGEST_BLOCK = 64, 1000
@@ -88,27 +88,19 @@ def _blocks(release: Release, count: int) -> list[tuple[int, int, int]]:
     return [(number, start, min(size, count - start)) for number, start in enumerate(range(0, count, size))]
 
 
-def main() -> int:
-    """Draw some blocks: the task comes in on stdin, a message for each block goes out."""
-    end_with_parent()
-    task = json.loads(sys.stdin.buffer.read())
-    take_own_card()
-    given = task["options"]
-    labels = None if given["labels"] is None else tuple(given["labels"])
-    options = DrawOptions(**{**given, "labels": labels})
-    try:
-        release = load(task["release"])
-        for number, _, size in task["blocks"]:
-            buffer = io.BytesIO()
-            for part in options.block(release, size, number):
-                if part is not None:
-                    np.lib.format.write_array(buffer, part, allow_pickle=False)
-            send(buffer.getvalue())
-    except UnderstudyError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
+def answers(task: bytes) -> Iterator[bytes]:
+    """Of a worker: the images and labels of each of its blocks."""
+    given = json.loads(task)
+    labels = given["options"].pop("labels")
+    options = DrawOptions(**given["options"], labels=None if labels is None else tuple(labels))
+    release = load(given["release"])
+    for number, _, size in given["blocks"]:
+        buffer = io.BytesIO()
+        for part in options.block(release, size, number):
+            if part is not None:
+                np.lib.format.write_array(buffer, part, allow_pickle=False)
+        yield buffer.getvalue()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(work(answers))
