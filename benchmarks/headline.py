@@ -140,7 +140,9 @@ def claimed(release: us.Release) -> dict[str, float | None]:
 def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:
     """FID, accuracies, Inception score and the averages over classifiers as asked for; null where not measured."""
     real_train, real_test = us.load(options.dataset), us.load(options.dataset, split="test")
-    images, labels = release.sample(options.samples, temperature=options.temperature)
+    images, labels = release.sample(
+        options.samples, temperature=options.temperature, steps=options.sample_steps, agree=options.agree
+    )
     config = EvaluationConfig(
         device=options.device,
         weights=options.weights,
@@ -188,6 +190,8 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--samples", type=int, default=60_000)
     parser.add_argument("--temperature", type=float, default=1.0, help="of the latent values when images are drawn")
+    parser.add_argument("--sample-steps", type=int, help="of a diffusion model; those of its config unless given")
+    parser.add_argument("--agree", action="store_true", help="only images on which generator and teacher agree")
     parser.add_argument(
         "--precision", default="tf32", choices=["fp32", "tf32", "fp16"], help="of the Inception network"
     )
