@@ -202,7 +202,7 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from understudy.methods.embedding.dp_merf import DpMerf
-from understudy.runs import accounts
+from understudy.runs import bookings
 from tests.helpers.data import tiny_data
 from tests.helpers.runs import tiny_train
 
@@ -213,11 +213,11 @@ def write_and_die(account):
     write(account)
     die()
 
-write, place = accounts._write, sys.argv[1]
+write, place = bookings.write_account, sys.argv[1]
 if place == "before the reservation is written":
-    accounts._write = die
+    bookings.write_account = die
 elif place == "after the reservation is written":
-    accounts._write = write_and_die
+    bookings.write_account = write_and_die
 else:
     DpMerf.train = die if place == "before it spends" else DpMerf.train
 report = die if place == "after it has spent" else None
