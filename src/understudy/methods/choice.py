@@ -3,7 +3,7 @@
 What is known was measured on public data sets (``knowledge.py``). The rule that leads from facts to a choice:
 
 1. The *signal* of a task is epsilon times the declared units per class: noise against what a class has in common.
-2. Only runs with about as much signal count (within a factor of 3), on images of about the same size; where there are
+2. Only runs with about as much signal count (within a factor of 4), on images of about the same size; where there are
    none, those on images of the other size; where there are none of these either, the nearest, and it is said so. Where
    nothing of them fits the time, or none was made on a graphics card and there is one, all count, and it is said too.
 3. A run is worth what it recovers: the share of the way from guessing to a classifier trained on real images. Least

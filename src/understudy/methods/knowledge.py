@@ -19,7 +19,7 @@ from understudy.methods.config import overlay
 from understudy.methods.registry import get_method
 
 _TABLE = Path(__file__).with_name("choices.json")
-_NEAR = 3.0  # a factor
+_NEAR = 4.0  # a factor
 _COLOUR = "gpu-colour"  # the preset that methods have for it
 
 
