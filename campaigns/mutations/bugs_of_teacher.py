@@ -6,7 +6,7 @@ from .planting import Bug, bug
 
 TRAINING, SCATTERING, PLANS = "engines/teacher/training.py", "models/scattering.py", "methods/base.py"
 _TESTS = "tests/engines/teacher/test_training.py"
-_AUDIT = "tests/audit/test_mechanism_audits.py::test_a_true_claim_is_confirmed_and_mostly_reached"
+_AUDIT = "tests/audit/test_mechanism_audits.py::test_a_true_claim_is_confirmed_and_partly_reached"
 
 _STEP = (
     "    while mechanism.account.remaining:\n"

@@ -56,11 +56,14 @@ QUICK_PROBES = {
         for probe in PROBES
     ],
 )
-def test_a_true_claim_is_confirmed_and_mostly_reached(probe):
-    """False alarms: 1e-6 for each. The trials are few here; `understudy audit mechanisms` plays 25 times as many."""
+def test_a_true_claim_is_confirmed_and_partly_reached(probe):
+    """False alarms: 1e-6 for each. The trials are few here; `understudy audit mechanisms` plays 25 times as many.
+
+    The weakest bound, of gs-wgan, is 0.47 of the claim with a deviation of 0.045 (96 audits): 0.25 is 5 of these away.
+    """
     audit = audit_mechanism(probe, BUDGET, QUICK)
     assert not audit.exceeds, audit.in_words()
-    assert audit.epsilon_lower > 0.4 * audit.claimed, audit.in_words()
+    assert audit.epsilon_lower > 0.25 * audit.claimed, audit.in_words()
     assert (audit.trials, audit.held_out) == (8000, 1600)
     assert audit.code_sha256 == code_sha256()
 
