@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from pydantic import ValidationError
 
 from understudy.api import release_early, resume
 from understudy.engines.teacher.config import PURPOSE, TaughtConfig
@@ -17,12 +19,15 @@ from understudy.errors import BudgetError, InputError, InterruptedRun
 from understudy.files import file_sha256
 from understudy.methods.base import configure
 from understudy.methods.registry import get_method, method_names
+from understudy.models.annotator import AnnotatedGenerator, named_by
+from understudy.models.generator import AnnotatedGeneratorConfig, GeneratorConfig
 from understudy.privacy.accounting import certified_epsilon
 from understudy.privacy.claims.bayesian import BayesianAccountant
 from understudy.privacy.claims.statements import BayesianConfig, kept_claims
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.mechanisms import GaussianMechanism
 from understudy.privacy.plan import Plan
+from understudy.release.model_card import model_card
 from understudy.release.release import Release, load
 from understudy.release.verify import verify
 from understudy.runs.folder import RunFolder
@@ -258,16 +263,28 @@ def test_a_release_with_a_teacher_is_saved_and_loaded_as_it_was(finished, tmp_pa
 # What it names
 
 
-def test_samples_are_named_by_the_teacher(finished):
-    release = load(finished)
+def naming(run: Path, names: bool) -> Release:
+    """The release as if its teacher knew what the generator draws, or did not: after so few steps it is noise."""
+    release = load(run)
+    release.generator.config = release.generator.config.model_copy(update={"names": names})
+    return release
+
+
+@pytest.fixture
+def known(finished: Path) -> Release:
+    return naming(finished, True)
+
+
+def test_samples_are_named_by_the_teacher(known):
+    release = known
     images, labels = release.sample(60, seed=1)
     assert np.array_equal(labels, release.label(images))
     assert np.array_equal(release.sample(60, seed=1)[1], labels)
 
 
-def test_with_agree_only_images_are_kept_on_which_both_agree(finished):
+def test_with_agree_only_images_are_kept_on_which_both_agree(known):
     """Those asked for and those named are the same, unless a class never comes up at all."""
-    release = load(finished)
+    release = known
     images, labels = release.sample(60, seed=1, agree=True)
     assert images.shape == (60, 8, 8)
     agreeing = {label for label in range(CLASSES) if label in release.label(release.sample(300, seed=2)[0])}
@@ -275,19 +292,62 @@ def test_with_agree_only_images_are_kept_on_which_both_agree(finished):
     assert (release.label(images[labels == common]) == common).all()
 
 
-def test_classes_that_are_asked_for_are_drawn_even_where_the_teacher_hardly_sees_them(finished):
+def test_classes_that_are_asked_for_are_drawn_even_where_the_teacher_hardly_sees_them(known):
     for asked in ([0], [1, 2]):
-        images, labels = load(finished).sample(20, asked)
+        images, labels = known.sample(20, asked)
         assert images.shape == (20, 8, 8)
         assert set(labels.tolist()) <= set(asked)
 
 
-def test_nothing_is_drawn_and_named_where_nothing_is_asked_for(finished):
-    release = load(finished)
+def test_nothing_is_drawn_and_named_where_nothing_is_asked_for(known):
+    release = known
     for agree in (False, True):
         images, labels = release.sample(0, agree=agree)
         assert (images.shape, labels.shape) == ((0, 8, 8), (0,))
     assert release.label(np.zeros((0, 8, 8), dtype=np.uint8)).shape == (0,)
+
+
+def test_images_that_mean_nothing_to_the_teacher_keep_the_class_they_were_drawn_for(finished):
+    release = naming(finished, False)
+    assert (release.has_classifier, release.teacher_names) == (True, False)
+    assert release.sample(30, [2])[1].tolist() == [2] * 30
+    images, labels = release.sample(200, seed=1)
+    assert np.array_equal(release.sample(200, seed=1)[1], labels)
+    assert np.array_equal(naming(finished, True).sample(200, seed=1)[0], images), "only names differ"
+    assert (labels != release.label(images)).any()
+    assert "samples keep the class they were drawn for" in model_card(release)
+    assert "samples keep the class they were drawn for" not in model_card(naming(finished, True))
+    with pytest.raises(InputError, match="agree: the teacher of this release names what the generator draws no better"):
+        release.sample(10, agree=True)
+
+
+@pytest.mark.parametrize("agreement", [-0.1, 0.19, 0.21, 1.0])
+def test_a_teacher_names_images_if_it_agrees_with_the_generator_more_than_by_chance(finished, monkeypatch, agreement):
+    monkeypatch.setattr(AnnotatedGenerator, "agreement", lambda *_: agreement)
+    held = load(finished).generator
+    named = named_by(held.annotator, held.base, held.config.teacher)
+    assert named.naming == (agreement > 0.2)
+
+
+@pytest.mark.parametrize(("wrong", "least", "most"), [(0.0, 1.0, 1.0), (0.5, 0.35, 0.65), (1.0, -0.2, 0.2)])
+def test_agreement_is_what_is_more_than_chance(finished, monkeypatch, wrong, least, most):
+    """A share of the names is drawn at random; 400 images, so bounds at five standard deviations."""
+    generator, random = load(finished).generator, torch.Generator().manual_seed(3)
+    asked = torch.arange(400) % CLASSES
+
+    def annotate(images):
+        guessed = torch.randint(CLASSES, (400,), generator=random)
+        names = torch.where(torch.rand(400, generator=random) < wrong, guessed, asked)
+        return torch.nn.functional.one_hot(names, CLASSES).float()
+
+    monkeypatch.setattr(generator, "annotate", annotate)
+    assert least <= generator.agreement(torch.Generator().manual_seed(0)) <= most
+
+
+def test_a_generator_without_classes_has_only_the_names_of_its_classifier():
+    base = GeneratorConfig(kind="dcgan", shape=(1, 8, 8), classes=None)
+    with pytest.raises(ValidationError, match="a generator without classes has none but those"):
+        AnnotatedGeneratorConfig(shape=(1, 8, 8), classes=3, base=base, names=False)
 
 
 def test_every_image_gets_a_probability_for_every_class(finished):

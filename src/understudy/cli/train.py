@@ -135,6 +135,7 @@ def _before(out: Path, yes: bool, without_delta: bool, plan: Plan) -> None:
 def _tell(release: Release, out: Path, as_json: bool) -> None:
     from understudy.privacy.meaning import by_viewer, claim
     from understudy.privacy.randomness.streams import OS_ENTROPY
+    from understudy.release.model_card import OWN_LABELS
 
     stamp = release.certificate.not_private
     if as_json:
@@ -142,6 +143,7 @@ def _tell(release: Release, out: Path, as_json: bool) -> None:
         headline = None if stamp else release.certificate.headline
         figures = {name: headline and getattr(headline, name) for name in ("epsilon", "delta")}
         marks: dict[str, Any] = {"not_private": stamp} if stamp else {}
+        marks |= {"teacher_names": release.teacher_names} if release.has_classifier else {}
         marks |= common.account_figures(release.certificate)
         common.print_json({**names, **figures} | marks | _other_figures(release, out))
         return
@@ -150,6 +152,8 @@ def _tell(release: Release, out: Path, as_json: bool) -> None:
     typer.echo(f"{stamp or claim(release.certificate.headline)}: the release is in {RunFolder(out).release}")
     common.tell_account(release.certificate)
     _tell_other_figures(release, out)
+    if release.has_classifier and not release.teacher_names:
+        typer.echo(OWN_LABELS)
     if release.certificate.randomness != OS_ENTROPY:
         typer.echo(f"{release.certificate.randomness}: who knows the seed can remove the noise, so `verify` refuses it")
     typer.echo(

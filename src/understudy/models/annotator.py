@@ -7,6 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from understudy.devices import choose_device
 from understudy.models.generator import (
     AnnotatedGeneratorConfig,
     Generator,
@@ -20,6 +21,8 @@ from understudy.models.teacher import Teacher
 _DRAWS = 2000  # images at a time
 _NAMED = 10_000  # images drawn before they are named
 _MOST_ROUNDS = 50  # then a class that never came up gets the images that resemble it most
+_ASKED, _STEPS = 400, 18  # images on which a teacher is tried, and steps of a diffusion model for them
+_LEAST_AGREEMENT = 0.2  # chance alone stays below it, but for one try in 1,000 with two classes
 
 
 class Annotator(nn.Module):
@@ -54,7 +57,8 @@ class AnnotatedGenerator(Generator):
 
     Images of a class are drawn until enough have come up: from a generator without classes whatever it draws, from one
     with classes of its own those that it drew for that class, so that both agree. A class that hardly ever comes up is
-    filled with the drawn images for which it was most likely, so sampling always ends.
+    filled with the drawn images for which it was most likely, so sampling always ends. Where the config says that the
+    classifier does not name images, all keep the class they were drawn for.
     """
 
     def __init__(self, config: GeneratorConfig) -> None:
@@ -71,6 +75,12 @@ class AnnotatedGenerator(Generator):
     def steered(self) -> bool:
         """Whether the generator draws classes by itself."""
         return self.base.config.classes is not None
+
+    @property
+    def naming(self) -> bool:
+        """Whether the classifier names images; otherwise they keep the class they were drawn for."""
+        assert isinstance(self.config, AnnotatedGeneratorConfig)
+        return self.config.names
 
     def forward(self, latent: Tensor, labels: Tensor) -> Tensor:
         """Raw images of the generator; one without classes cannot be steered by ``labels``."""
@@ -103,7 +113,7 @@ class AnnotatedGenerator(Generator):
         self, labels: Tensor, generator: torch.Generator, temperature: float = 1.0, watch: Watch | None = None
     ) -> tuple[Tensor, Tensor]:
         """One 8-bit image for each label; where the generator drew it for a class, the name is the classifier's."""
-        if not self.steered:
+        if not (self.steered and self.naming):
             return self.sample(labels, generator, temperature, watch), labels
         images, names = [labels.new_empty((0, *self.config.shape), dtype=torch.uint8)], [labels[:0]]
         for chunk in labels.split(_NAMED):
@@ -118,6 +128,8 @@ class AnnotatedGenerator(Generator):
         self, labels: Tensor, generator: torch.Generator, temperature: float = 1.0, watch: Watch | None = None
     ) -> Tensor:
         """One 8-bit image for each label, by rejection; the classes of the images follow the asked labels."""
+        if not self.naming:
+            return self.base.sample(labels, generator, temperature, watch)
         result = torch.empty((len(labels), *self.config.shape), dtype=torch.uint8, device=labels.device)
         waiting = {int(label): (labels == label).nonzero()[:, 0] for label in labels.unique()}
         for round_number in range(_MOST_ROUNDS):
@@ -133,6 +145,21 @@ class AnnotatedGenerator(Generator):
             if watch is not None:
                 watch(len(labels) - sum(len(places) for places in waiting.values()))
         return result
+
+    @torch.no_grad()
+    def agreement(self, generator: torch.Generator) -> float:
+        """How far classes that images are drawn for are those they are given: 1 always, 0 no more than by chance.
+
+        Cohen's kappa of a few hundred images, of all classes alike.
+        """
+        classes = self.config.classes or 1
+        asked = torch.arange(_ASKED, device=generator.device) % classes
+        base = self.base.with_steps(_STEPS) if self.base.stepwise else self.base
+        given = self.annotate(base.sample(asked, generator)).argmax(dim=1)
+        same = float((given == asked).float().mean())
+        laws = [torch.bincount(each, minlength=classes) / _ASKED for each in (asked, given)]
+        by_chance = float(laws[0] @ laws[1])
+        return (same - by_chance) / max(1 - by_chance, 1e-9)
 
     def _candidates(
         self, waiting: dict[int, Tensor], generator: torch.Generator, temperature: float
@@ -169,7 +196,11 @@ def named_by(
 ) -> AnnotatedGenerator:
     """A generator with a teacher beside it, which names what it draws; the law of labels stays the generator's.
 
-    ``classes`` are for one that has none of its own.
+    ``classes`` are for one that has none of its own. Where it has, the teacher is tried first: it has learnt from real
+    images, and where those that are drawn are so far from them that it names them no better than by chance, they keep
+    the class they were drawn for.
+
+    Privacy: post-processing; the trial takes what is released, and a constant seed.
     """
     network = base.config
     generator = AnnotatedGenerator(
@@ -187,4 +218,8 @@ def named_by(
     generator.base.load_state_dict(base.state_dict())
     generator.base.requires_grad_(False)
     generator.annotator.load_state_dict(teacher.state_dict())
-    return generator
+    if generator.steered:
+        device = choose_device() if base.stepwise else torch.device("cpu")
+        agreement = generator.eval().to(device).agreement(torch.Generator(device).manual_seed(0))
+        generator.config = generator.config.model_copy(update={"names": agreement >= _LEAST_AGREEMENT})
+    return generator.cpu()

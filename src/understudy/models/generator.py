@@ -140,17 +140,22 @@ class TeacherModelConfig(Config):
 class AnnotatedGeneratorConfig(GeneratorConfig):
     """A generator and a classifier that names what it draws, whether it has classes of its own or none.
 
-    The classifier is a ``teacher`` or, without one, a small network on pixels of this ``width``.
+    The classifier is a ``teacher`` or, without one, a small network on pixels of this ``width``. Where the generator
+    has classes and its images mean nothing to the classifier, ``names`` is false: they keep the class they were drawn
+    for.
     """
 
     kind: Literal["annotated"] = "annotated"  # type: ignore[assignment]
     base: DiffusionGeneratorConfig | GeneratorConfig
     teacher: TeacherModelConfig | None = None
+    names: bool = True
 
     @model_validator(mode="after")
     def _names_the_same_classes(self) -> AnnotatedGeneratorConfig:
         if self.classes is None or self.base.classes not in (None, self.classes) or self.shape != self.base.shape:
             raise ValueError("an annotated generator names the classes of one of the same shape, or adds them to it")
+        if self.base.classes is None and not self.names:
+            raise ValueError("names: a generator without classes has none but those that its classifier gives")
         return self
 
 

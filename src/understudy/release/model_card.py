@@ -41,6 +41,10 @@ or `understudy sample path/to/this/folder -n 1000 --to samples.npz`. Any number 
 independent accountants, and compares the weights and the config with their hashes.
 """
 
+OWN_LABELS = (
+    "The teacher beside the generator names real images; what the generator draws it names no better than by chance, "
+    "so samples keep the class they were drawn for."
+)
 _LIMITS = """\
 ## Limits
 
@@ -148,12 +152,13 @@ def _what(release: Release) -> str:
     stamp = ""
     if release.certificate.randomness != OS_ENTROPY:
         stamp = "**seeded: not for release.** Whoever knows the seed can remove the noise.\n\n"
+    labels = f"\n{OWN_LABELS}\n" if release.has_classifier and not release.teacher_names else ""
     headline = release.certificate.headline
     whom = "any one of them" if headline.unit == "record" else unit_in_words(headline)
     return (
         f"{stamp}This folder holds a generator that draws {colour} images of {height}x{width} pixels {classes}. It was "
         f"trained on sensitive images and may be used in their place: what it can reveal about {whom} is bounded by "
-        "the guarantee below.\n"
+        f"the guarantee below.\n{labels}"
     )
 
 
