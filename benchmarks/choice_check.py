@@ -141,7 +141,7 @@ def check(options: argparse.Namespace) -> None:
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
     about = {
         "device": processor() if options.device == "cpu" else device_name(torch.device(options.device)),
-        "command": command_line(leave_out=("--commit", "--results")),
+        "command": command_line(leave_out=("--commit", "--results", "--seconds")),
         "commit": options.commit or current_commit(),
         "torch": torch.__version__,
         "time": seconds_of(options.time),
