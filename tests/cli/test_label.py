@@ -54,7 +54,7 @@ def folder(images: np.ndarray, tmp_path: Path) -> Path:
 
 
 def even_handed(class_names: tuple[str, ...] | None = None) -> Release:
-    """A release whose teacher, though it has learnt nothing, finds every class among what the generator draws."""
+    """A release whose teacher, though it has learnt nothing, names what is drawn, and finds every class among it."""
     made, config = make_release(class_names=class_names), TeacherModelConfig(directions=2)
     teacher = Teacher((1, 8, 8), 4, config).requires_grad_(False)
     teacher.head.weight.normal_(generator=torch.Generator().manual_seed(0))
@@ -63,6 +63,7 @@ def even_handed(class_names: tuple[str, ...] | None = None) -> Release:
     kept = ("guarantees", "events", "assumed_public", "randomness", "runs_on_this_data", "not_covered")
     fields = {name: value for name, value in json.loads(made.certificate.to_json()).items() if name in kept}
     generator = named_by(teacher, made.generator, config)
+    generator.config = generator.config.model_copy(update={"names": True})
     return build_release("dp-merf", generator, made.domain, made.method_config, fields)
 
 
@@ -133,11 +134,12 @@ def test_annotate_with_a_labelled_release_is_the_same(call: Caller, taught: Path
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
 
 
-def test_sample_keeps_what_both_agree_on(call: Caller, taught: Path, released: Path, tmp_path: Path):
-    assert call("sample", taught, "-n", 20, "--to", tmp_path / "drawn.npz", "--seed", 1).code == 0
+def test_sample_keeps_what_both_agree_on(call: Caller, released: Path, tmp_path: Path):
+    named = even_handed().save(tmp_path / "named")
+    assert call("sample", named, "-n", 20, "--to", tmp_path / "drawn.npz", "--seed", 1).code == 0
     drawn = np.load(tmp_path / "drawn.npz")
-    assert np.array_equal(drawn["labels"], load(taught).label(drawn["images"]))
-    assert call("sample", taught, "-n", 20, "--to", tmp_path / "agreed.npz", "--agree").code == 0
+    assert np.array_equal(drawn["labels"], load(named).label(drawn["images"]))
+    assert call("sample", named, "-n", 20, "--to", tmp_path / "agreed.npz", "--agree").code == 0
     assert np.load(tmp_path / "agreed.npz")["images"].shape == (20, 8, 8)
     sentence = call.refused("sample", released, "-n", 5, "--to", tmp_path / "x.npz", "--agree")
     assert "nobody to agree with; leave it out" in sentence
