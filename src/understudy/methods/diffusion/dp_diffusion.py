@@ -122,8 +122,8 @@ _GPU = {
     },
     "runtime": {"precision": "bf16", "micro_batch": 4096},
 }
-# Where noise outweighs what a step learns: a smaller network takes less of it. A smaller batch costs hardly anything, so
-# there is time for many steps, and samples gain from many steps of the sampler.
+# Where noise outweighs what a step learns: a smaller network takes less of it. A smaller batch costs hardly anything,
+# so there is time for many steps, and samples gain from many steps of the sampler.
 _GPU_EPS1 = overlay(
     _GPU,
     {
