@@ -22,7 +22,7 @@ _DRAWS = 2000  # images at a time
 _NAMED = 10_000  # images drawn before they are named
 _MOST_ROUNDS = 50  # then a class that never came up gets the images that resemble it most
 _ASKED, _STEPS = 400, 18  # images on which a teacher is tried, and steps of a diffusion model for them
-_LEAST_AGREEMENT = 0.2  # chance alone stays below it, but for one try in 1,000 with two classes
+_LEAST_AGREEMENT = 0.2  # of two classes, chance alone reaches it at four standard deviations
 
 
 class Annotator(nn.Module):
