@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -42,3 +44,14 @@ def test_a_published_folder_needs_nothing_of_the_run(tmp_path):
     (tmp_path / "run").rename(tmp_path / "gone")
     assert us.verify(tmp_path / "published").passed
     assert us.load_release(tmp_path / "published").sample(3)[1] is None
+
+
+def test_the_release_in_the_repository_verifies_draws_and_names():
+    folder = Path(__file__).parents[2] / "examples/fashion-mnist-eps10"
+    verification = us.verify(folder)
+    assert verification.verdict == "verified"
+    assert 9.9 < verification.epsilon <= 10
+    release = us.load_release(folder)
+    images, _ = release.sample(2, steps=2)
+    assert images.shape == (2, 28, 28)
+    assert set(release.label(images)) <= set(range(10))

@@ -131,6 +131,7 @@ def test_a_share_that_leaves_nothing_for_the_generator_is_refused():
     [
         ("dp-merf", {"privacy": {"teacher_share": 0.2, "teacher_batch": 8}}, "a linear teacher sees all records"),
         ("gan", {"privacy": {"teacher_share": 0.2}}, "teacher_share"),
+        ("gan", {"teacher": {"directions": 4}}, "no share is given to a teacher"),
         *((name, {"privacy": {"teacher_share": 0.2}}, r"unknown key 'privacy\.teacher_share'") for name in FEDERATED),
         *((name, {"teacher": {"kind": "linear"}}, "unknown key 'teacher'") for name in FEDERATED),
     ],

@@ -163,7 +163,7 @@ def with_teacher(config: Anything, domain: Domain, budget: Budget) -> tuple[Anyt
     if not isinstance(config, TaughtConfig):
         return config, ()
     if not config.privacy.teacher_share:
-        _check_nothing_set(config)
+        check_no_teacher_set(config)
         return config, ()
     if domain.classes is None:
         raise InputError(
@@ -182,7 +182,7 @@ def with_teacher(config: Anything, domain: Domain, budget: Budget) -> tuple[Anyt
     return decided, (teacher.event(privacy, domain, noise),)
 
 
-def _check_nothing_set(config: TaughtConfig) -> None:
+def check_no_teacher_set(config: TaughtConfig) -> None:
     """Refuse settings of a teacher that there is not: they would be recorded and mean nothing."""
     privacy = config.privacy
     given = [name for name in ("noise_multiplier", "steps", "batch") if getattr(privacy, f"teacher_{name}") is not None]

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from understudy.configs import Count, MethodConfig
 from understudy.data.domain import Domain
+from understudy.engines.teacher.config import check_no_teacher_set
 from understudy.methods.adversarial.dpgan import DpGan, DpGanConfig, DpGanMethodConfig, DpGanPrivacy, costs, decided
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import NOT_PRIVATE
@@ -60,6 +61,7 @@ class Gan(DpGan):
     def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
         """No events, and an infinite epsilon."""
         assert isinstance(config, GanConfig)
+        check_no_teacher_set(config)
         config = decided(config, domain)
         return Plan(
             method=self.name,
