@@ -14,6 +14,10 @@ goes on is the only one.
     python benchmarks/headline.py dp-diffusion mnist --epsilon 10 --preset gpu --run r --seconds 500 --carry parts
     python benchmarks/headline.py dp-diffusion mnist --epsilon 10 --preset gpu --run r --carry parts --moved
 
+A release that was trained before is measured with ``--release``; such a row says nothing of time and memory.
+
+    python benchmarks/headline.py dp-diffusion fashion-mnist --epsilon 10 --release examples/fashion-mnist-eps10
+
 Writes ``benchmarks/results/<method>-<dataset>-eps<E>[-<variant>].json`` and the sample grid beside it as a PNG. The
 data are looked for where ``understudy data list`` says; the Inception weights as ``understudy evaluate`` does. FID
 compares 60,000 generated images with the 10,000 test images; the CNN, and in colour the residual network beside it, are
@@ -50,16 +54,12 @@ def main() -> None:
     options = parse()
     device = choose_device(options.device)
     with tempfile.TemporaryDirectory() as folder:
-        run = options.run or Path(folder) / "run"
-        if options.carry is not None and not run.exists():
-            unpack(options.carry, run)
-        try:
-            costs = train(options, run, device)
-        finally:
-            if options.carry is not None and run.exists():
-                pack(run, options.carry)
-        release = us.load_release(run / "release")
-        others = [claim.model_dump() for claim in kept_claims(RunFolder(run).claims)]
+        if options.release is not None:
+            costs, others, release = dict.fromkeys(("train_seconds", "peak_gpu_gib")), [], released(options)
+        else:
+            run = options.run or Path(folder) / "run"
+            costs, others = trained(options, run, device)
+            release = us.load_release(run / "release")
         target(options, ".png").write_bytes(grid_png(release, options.temperature))
     row = {
         "method": options.method,
@@ -79,6 +79,28 @@ def main() -> None:
     }
     target(options, ".json").write_text(json.dumps(row, indent=1) + "\n")
     print({key: value for key, value in row.items() if key != "certificate"}, flush=True)
+
+
+def released(options: argparse.Namespace) -> us.Release:
+    """The release that is named, if its method is the one that the row is of."""
+    release = us.load_release(options.release)
+    if release.certificate.method != options.method:
+        raise SystemExit(f"release: of {release.certificate.method}, not of {options.method}; name that method")
+    return release
+
+
+def trained(
+    options: argparse.Namespace, run: Path, device: torch.device
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What training took, and claims that depend on the data; a run that goes on later is left in parts."""
+    if options.carry is not None and not run.exists():
+        unpack(options.carry, run)
+    try:
+        costs = train(options, run, device)
+    finally:
+        if options.carry is not None and run.exists():
+            pack(run, options.carry)
+    return costs, [claim.model_dump() for claim in kept_claims(RunFolder(run).claims)]
 
 
 def train(options: argparse.Namespace, run: Path, device: torch.device) -> dict[str, Any]:
@@ -200,6 +222,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--weights", type=Path, help="Inception weights; searched for where not given")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--run", type=Path, help="keep the run here, and go on where it stands; else it is thrown away")
+    parser.add_argument("--release", type=Path, help="measure this release instead of training")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop the training then, to go on later")
     parser.add_argument("--carry", type=Path, help="a folder for the run in parts, where it goes on from")
     parser.add_argument("--moved", action="store_true", help="go on with a run that was begun elsewhere")
