@@ -53,6 +53,22 @@ _CHANCE = {"digits": 0.1333, "mnist": 0.1135, "fashion-mnist": 0.1, "femnist": 0
 _SAMPLES = {"cpu": 200, "cuda": 2000}  # of each class; of FEMNIST half as many
 _ALONE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # one thread, no graphics card
 _ON_GPU = ("dp-diffusion", "dp-merf", "dp-merf-ae", "dpgan", "gs-wgan")  # whose rows of the results are taken over
+_PRESETS_THEN = {  # by row of the results: what its preset said when it was measured, where it says something else now
+    "dp-diffusion-mnist-eps10-teacher": {
+        "privacy": {"batch": 6144, "steps": 660, "embedding_share": 0.25},
+        "method": {
+            "widths": [32, 64, 64],
+            "label_dropout": 0.1,
+            "learning_rate": 1.5e-3,
+            "rising_steps": 20,
+            "average_decay": 0.99,
+        },
+    },
+    "dp-diffusion-mnist-eps1-teacher": {
+        "privacy": {"batch": 2048, "steps": 300},
+        "method": {"widths": [16, 32, 32], "rising_steps": 20, "average_decay": 0.98},
+    },
+}
 _REAL_ROWS = {"mnist": "check-real-data-mnist.json", "fashion-mnist": "check-real-data-fashion_mnist.json"}
 
 
@@ -113,12 +129,14 @@ _OTHERS = (
     Candidate("dpgan", "dpgan", None, _SMALL_DISCRIMINATOR),
 )
 _LONGER = (Candidate("dp-merf-ae, longer", "dp-merf-ae", None, _LONGER_ENCODER),)
+_TAUGHT_ENCODER = {**_LONGER_ENCODER, "privacy": {"batch": 200, "steps": 600, "teacher_share": 0.4}}
+_TAUGHT = (Candidate("dp-merf-ae, longer, teacher 0.4", "dp-merf-ae", None, _TAUGHT_ENCODER),)
 _DENOISERS = (  # of which a processor has time for small ones alone
     Candidate("dp-diffusion", "dp-diffusion", "cpu", _SMALL_DENOISER),
     Candidate("dp-diffusion, teacher 0.4", "dp-diffusion", "cpu", _TAUGHT_DENOISER),
 )
 _CRITICS = (Candidate("gs-wgan", "gs-wgan", None, _FEW_CRITICS),)  # elsewhere than on tiny images they take hours
-_ON_CPU = (*_QUICK, *_USUAL, *_PATIENT, *_OTHERS, *_LONGER, *_DENOISERS, *_CRITICS)
+_ON_CPU = (*_QUICK, *_USUAL, *_PATIENT, *_OTHERS, *_LONGER, *_TAUGHT, *_DENOISERS, *_CRITICS)
 _LONG_FIT = {"batch": 1000, "steps": 4000}
 _ON_CARD = (
     Candidate("dp-merf, long", "dp-merf", None, {"method": _LONG_FIT}),
@@ -146,6 +164,10 @@ def _both(records: int, epsilon: float, candidates: Sequence[Candidate]) -> list
 
 _CELLS = {  # and who is tried there; cheap and telling ones first, so that a cut costs the least
     "cpu": (
+        *_both(5000, 3, _TAUGHT),
+        *_both(5000, 10, (*_TAUGHT, *_LONGER)),
+        (Cell("digits", 1437, 3), _TAUGHT),
+        *_both(20_000, 10, _TAUGHT),
         (Cell("digits", 1437, 3), (*_USUAL, *_OTHERS, _DENOISERS[0], *_CRITICS)),
         (Cell("digits", 1437, 10), _USUAL),
         (Cell("digits", 1437, 1), _USUAL),
@@ -353,7 +375,7 @@ def table(results: Path) -> dict[str, Any]:
     for path in sorted(_RESULTS.glob("*-eps*.json")):
         row = _read(path)
         if row.get("method") in _ON_GPU and row.get("dataset") in _REAL_ROWS and _usual(row):
-            candidate = _of_command(row, candidates)
+            candidate = _of_command(row, candidates, _PRESETS_THEN.get(path.stem, {}))
             candidates[candidate.name] = candidate
             records, epsilon = _SIZES[row["dataset"]], float(_said(row, "--epsilon")[0])
             facts = {"candidate": candidate.name, "records": records, "classes": 10, "shape": [1, 28, 28]}
@@ -392,12 +414,12 @@ def _said(row: Mapping[str, Any], option: str) -> list[str]:
     return [after for word, after in pairwise(words) if word == option]
 
 
-def _of_command(row: Mapping[str, Any], known: Mapping[str, Candidate]) -> Candidate:
+def _of_command(row: Mapping[str, Any], known: Mapping[str, Candidate], then: Mapping[str, Any]) -> Candidate:
     """The candidate that a row of the results was measured with: one of those that are known, or a new one."""
-    preset, config = next(iter(_said(row, "--preset")), None), apply_settings({}, _said(row, "--set"))
+    preset, config = next(iter(_said(row, "--preset")), None), overlay(then, apply_settings({}, _said(row, "--set")))
     config.pop("runtime", None)  # precision; it changes no result that one could see
     share = config.get("privacy", {}).get("teacher_share")
-    words = " ".join([row["method"], *([preset] if preset else [])])
+    words = " ".join([row["method"], *([preset] if preset else []), *(["as it was"] if then else [])])
     words += f", teacher {share:g}" if share else ""
     name, number = words if preset else f"{words}, long", 1
     while name in known and (known[name].preset, known[name].config) != (preset, config):

@@ -1,4 +1,4 @@
-"""Exact random draws, and the public rate of Poisson sampling."""
+"""Exact random draws, and the public rate and passes of Poisson sampling."""
 
 from __future__ import annotations
 
@@ -77,3 +77,17 @@ def sampling_rate(expected_batch: float, nominal_units: int) -> float:
             f" pass a positive size of at most {nominal_units}"
         )
     return expected_batch / nominal_units
+
+
+SPARE_DEVIATIONS = 2  # places for more units than expected; what does not fit takes a pass of its own
+_TILE = 8
+
+
+def places_in_pass(expected_batch: float, at_once: int) -> int:
+    """Units of a Poisson batch that one pass of at most ``at_once`` has places for; public numbers alone decide.
+
+    Passes are cut evenly, so that the last is seldom half empty.
+    """
+    wanted = expected_batch + SPARE_DEVIATIONS * math.sqrt(expected_batch)
+    passes = math.ceil(wanted / at_once)
+    return min(at_once, math.ceil(wanted / passes / _TILE) * _TILE)

@@ -83,6 +83,40 @@ def test_the_preset_for_colour_fits_a_card_and_a_lunch_break():
         plan_of("gpu-colour", domain.model_copy(update={"nominal_people": 200}), privacy=GIVEN)
 
 
+# One H200; the peaks that rows of ``headline.py`` measured.
+SEEN_ON_CARD = [
+    ((16, 32, 32), 512, 16, 4096, 7.7),
+    ((16, 32, 32), 2048, 8, 4096, 8.6),
+    ((32, 64, 64), 512, 8, 4608, 21.9),
+    ((32, 64, 64), 2048, 4, 4096, 14.7),
+    ((32, 64, 64), 6144, 4, 4096, 18.4),
+    ((48, 96, 96), 3072, 4, 4096, 27.2),
+]
+
+
+@pytest.mark.parametrize(("widths", "batch", "draws", "micro_batch", "gib"), SEEN_ON_CARD)
+def test_the_memory_of_a_plan_is_that_of_a_card_within_a_fifth(widths, batch, draws, micro_batch, gib):
+    plan = plan_of(
+        "gpu",
+        privacy={**GIVEN, "batch": batch},
+        method={"widths": widths, "draws": draws},
+        runtime={"micro_batch": micro_batch},
+    )
+    assert gib / 1.2 < plan.memory_bytes / 2**30 < 1.2 * gib
+
+
+def test_guidance_needs_images_whose_class_was_not_told():
+    sampler = {"steps": 18, "guidance": 1.0}
+    with pytest.raises(
+        InputError, match=r"sampler\.guidance: 1, but method\.label_dropout is 0; .*label_dropout=0\.1$"
+    ):
+        plan_of(None, DIGITS, privacy=GIVEN, method={"label_dropout": 0, "sampler": sampler})
+    unlabelled = DIGITS.model_copy(update={"classes": None})
+    with pytest.raises(InputError, match=r"the images have no classes; pass method\.sampler\.guidance=0$"):
+        plan_of(None, unlabelled, privacy=GIVEN, method={"sampler": sampler})
+    assert plan_of(None, DIGITS, privacy=GIVEN, method={"sampler": sampler}).events
+
+
 def test_every_preset_is_tried_here():
     assert set(METHOD.presets) == set(PRESETS)
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from understudy.configs import Precision
-from understudy.data.sampling import check_sum, sampling_rate
+from understudy.data.sampling import SPARE_DEVIATIONS, check_sum, places_in_pass, sampling_rate
 from understudy.engines.dpsgd.batches import PoissonBatches
 from understudy.engines.dpsgd.captured import CapturedSum
 from understudy.engines.dpsgd.gradients import FlatParameters, Loss, PerExampleGradients
@@ -36,9 +36,7 @@ Objective = Callable[[Examples, torch.Generator], tuple[Inputs, Loss]]  # see ``
 
 _RESERVATIONS = 200  # the ledger is written about so often in a run
 _CPU_ROWS = 64  # examples at a time on a processor, for its caches
-_SPARE_DEVIATIONS = 2  # places for more units than expected; what does not fit takes a pass of its own
 _ROUND = 32
-_TILE = 8
 _PROBES = 10
 _TINY = 1e-8
 
@@ -293,15 +291,13 @@ class PrivateStep:
     def _capacity(self) -> int:
         """Places for units in one pass, from public numbers; rounded so that units and companions fill whole tiles.
 
-        Without companions a pass is one micro-batch, repeated until all units have had their turn; micro-batches are
-        cut so that the last is seldom half empty.
+        Without companions a pass is one micro-batch, repeated until all units have had their turn.
         """
         own = self._shared.own(self._public)
         public, expected = own.stop - own.start, self._shared.part_of(self._options.batch)
-        wanted = expected + public + _SPARE_DEVIATIONS * math.sqrt(expected)
         if self._companions is None:
-            passes = math.ceil(wanted / self._at_once)
-            return min(self._at_once, math.ceil(wanted / passes / _TILE) * _TILE)
+            return places_in_pass(expected, self._at_once)
+        wanted = expected + public + SPARE_DEVIATIONS * math.sqrt(expected)
         return math.ceil(wanted / _ROUND) * _ROUND - public
 
     def _draw_ahead(self) -> None:

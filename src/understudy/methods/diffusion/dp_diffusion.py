@@ -108,14 +108,18 @@ class DpDiffusionConfig(TaughtConfig):
 
 
 # For 28x28 images on a black ground, on a graphics card. Weights keep some of the noise of their training, and it shows
-# as a faint grey: many steps with fresh noise mend strokes, the floor mends the ground.
+# as a faint grey: many steps with fresh noise mend strokes, the floor mends the ground. Nothing here uses guidance, so
+# the class is always told.
 _GPU = {
-    "privacy": {"batch": 6144, "steps": 660, "embedding_share": 0.25},
+    "privacy": {"batch": 3072, "steps": 1200, "embedding_share": 0.2},
     "method": {
+        "widths": [48, 96, 96],
         "draws": 4,
-        "learning_rate": 1.5e-3,
+        "label_dropout": 0.0,
+        "learning_rate": 1.1e-3,
+        "rising_steps": 60,
         "last_rate": 0.02,
-        "average_decay": 0.99,
+        "average_decay": 0.995,
         "embedding": {"steps": 3000, "batch": 1000},
         "warm_up": {"steps": 1000, "batch": 1024},
         "sampler": {"steps": 120, "churn": 50.0, "floor": 0.05},
@@ -123,13 +127,19 @@ _GPU = {
     "runtime": {"precision": "bf16", "micro_batch": 4096},
 }
 # Where noise outweighs what a step learns, a smaller batch costs hardly anything, so there is time for many steps and
-# for more draws of each record. A narrower network would feel less noise, but its gradients are longer, so that
-# clipping takes more of them.
+# for more draws of each record.
 _GPU_EPS1 = overlay(
     _GPU,
     {
         "privacy": {"batch": 512, "steps": 2400, "embedding_share": 0.3},
-        "method": {"draws": 8, "learning_rate": 1e-3, "rising_steps": 100, "average_decay": 0.998},
+        "method": {
+            "widths": [32, 64, 64],
+            "draws": 8,
+            "label_dropout": 0.1,
+            "learning_rate": 1e-3,
+            "rising_steps": 100,
+            "average_decay": 0.998,
+        },
         "runtime": {"micro_batch": 4608},  # a whole step in one pass
     },
 )
@@ -296,6 +306,7 @@ def _decided(config: DpDiffusionConfig, domain: Domain) -> DpDiffusionConfig:
     """The config with everything filled in that was left to the declared domain."""
     small, records, privacy, method = domain.small, domain.nominal_units, config.privacy, config.method
     _check_start(privacy)
+    _check_guidance(method, domain)
     share = 0.3 if privacy.embedding_share is None else privacy.embedding_share
     batch = privacy.batch or max(1, min(4096, records // 5))
     sampling_rate(batch, records)  # refuses a batch above the declared number of records
@@ -334,6 +345,16 @@ def _check_start(privacy: DpDiffusionPrivacy) -> None:
         raise InputError(
             f"privacy.central_images: set, but privacy.start is {privacy.start!r}; pass privacy.start=central-images, "
             "or leave them out"
+        )
+
+
+def _check_guidance(method: DpDiffusionMethodConfig, domain: Domain) -> None:
+    """Refuse to lead images away from what the network says without the class, where it never learns to say that."""
+    if method.sampler.guidance and not (domain.labelled and method.label_dropout):
+        why = "method.label_dropout is 0" if domain.labelled else "the images have no classes"
+        raise InputError(
+            f"method.sampler.guidance: {method.sampler.guidance:g}, but {why}; pass method.sampler.guidance=0"
+            + (", or method.label_dropout=0.1" if domain.labelled else "")
         )
 
 
