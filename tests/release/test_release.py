@@ -90,10 +90,24 @@ def test_images_follow_their_labels(release: Release):
         assert np.argmin(distances) == label
 
 
+def test_one_image_of_each_class_that_is_listed(release: Release):
+    """In the order of the list, whatever it repeats; the same seed draws the same."""
+    asked = [3, 1, 1, 0] * 200
+    images = release.sample_each(asked, seed=1)
+    assert images.shape == (800, 8, 8)
+    for label in (0, 1, 3):
+        alone = release.sample(500, labels=[label], seed=2)[0].mean(axis=0)
+        distances = [np.abs(images[np.equal(asked, other)].mean(axis=0) - alone).mean() for other in (0, 1, 3)]
+        assert np.argmin(distances) == (0, 1, 3).index(label)
+    assert np.array_equal(images, release.sample_each(asked, seed=1))
+
+
 @pytest.mark.parametrize("labels", [[4], [-1], [0, 9]])
 def test_unknown_labels_are_refused(release: Release, labels: list[int]):
     with pytest.raises(InputError, match="knows the classes 0 to 3"):
         release.sample(3, labels=labels)
+    with pytest.raises(InputError, match="knows the classes 0 to 3"):
+        release.sample_each(labels)
 
 
 def test_impossible_counts_and_seeds_are_refused(release: Release):

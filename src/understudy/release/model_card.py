@@ -173,10 +173,9 @@ def class_rows(
         images, _ = release.sample(columns * 5, seed=_SEED, temperature=temperature)
         return [(None, images[start : start + columns]) for start in range(0, len(images), columns)]
     names = release.domain.class_names or [str(label) for label in range(release.domain.classes)]
-    return [
-        (names[label], release.sample(columns, [label], _SEED + label, temperature)[0])
-        for label in range(min(release.domain.classes, _MOST_ROWS))
-    ]
+    shown = range(min(release.domain.classes, _MOST_ROWS))
+    images = release.sample_each(np.repeat(shown, columns).tolist(), _SEED, temperature)  # at once: one walk, not ten
+    return [(names[label], rows) for label, rows in zip(shown, np.split(images, len(shown)), strict=True)]
 
 
 def grid_png(release: Release, temperature: float = 1.0) -> bytes:

@@ -95,19 +95,23 @@ class Release:
         if agree:
             self._check_agree()
         generator = self.generator if steps is None else self.generator.with_steps(steps)
-        device = choose_device() if generator.stepwise else next(generator.parameters()).device
-        generator.to(device)
-        random = Randomness().generator(device)
-        if seed is not None:
-            random.manual_seed(_checked_seed(seed))
+        random = _random_beside(generator, seed)
         chosen = self._draw_labels(count, labels, random)
         draw = generator.draw_named if labels is None and not agree else partial(_by_class, generator)
         with torch.inference_mode():
             drawn, chosen = draw(chosen, random, temperature, watch)
-        images = drawn.cpu().numpy()
-        pixels = images[:, 0] if images.shape[1] == 1 else images.transpose(0, 2, 3, 1)
         names = chosen.cpu().numpy().astype(np.int64) if self.domain.labelled else None
-        return np.ascontiguousarray(pixels), names
+        return _pictures(drawn), names
+
+    def sample_each(self, labels: Sequence[int], seed: int | None = None, temperature: float = 1.0) -> Images:
+        """One image of each of these classes, in this order, as ``sample`` gives them; a class may come again."""
+        self.check_count(len(labels))
+        self._check_temperature(temperature)
+        _checked_labels(labels, self.domain.classes)
+        random = _random_beside(self.generator, seed)
+        with torch.inference_mode():
+            drawn = self.generator.sample(torch.tensor(list(labels), device=random.device), random, temperature)
+        return _pictures(drawn)
 
     def check_count(self, count: int) -> None:
         """Refuse a number of images that cannot be drawn at once."""
@@ -244,6 +248,20 @@ class Release:
         return make_config(
             method=self.method, generator=self.generator.config, domain=self.domain, method_config=self.method_config
         )
+
+
+def _random_beside(generator: Generator, seed: int | None) -> torch.Generator:
+    """Where chance comes from, on the device that the generator is moved to: a card, if there is one and it pays."""
+    device = choose_device() if generator.stepwise else next(generator.parameters()).device
+    generator.to(device)
+    random = Randomness().generator(device)
+    return random if seed is None else random.manual_seed(_checked_seed(seed))
+
+
+def _pictures(drawn: torch.Tensor) -> Images:
+    """Images (N, C, H, W) as (N, H, W), or (N, H, W, 3) in colour."""
+    images = drawn.cpu().numpy()
+    return np.ascontiguousarray(images[:, 0] if images.shape[1] == 1 else images.transpose(0, 2, 3, 1))
 
 
 def _by_class(
