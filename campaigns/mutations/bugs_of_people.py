@@ -101,7 +101,7 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "features of a person that are rounded by who comes along",
         MEANS,
-        "max(0, micro_batch - len(records))",
+        "max(0, micro_batch - len(images_private))",
         "0",
         f"{_ENGINES}::test_without_a_person_no_bit_of_what_others_add_to_an_embedding_changes",
     ),

@@ -18,7 +18,6 @@ from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig
 from understudy.engines.critics.panel import Critics
 from understudy.engines.dpsgd.gradients import FlatParameters
-from understudy.engines.embedding.means import Embedding, release_means
 from understudy.engines.records import Examples, People, Records, people_in_chunks
 from understudy.engines.teacher.config import PrivateTeacherConfig
 from understudy.engines.teacher.training import SoftmaxRows, softmax_gradients, train_teacher
@@ -26,13 +25,14 @@ from understudy.errors import InputError
 from understudy.files import read_tensors
 from understudy.privacy.events import Event, NoSampling, PoissonSampling
 from understudy.privacy.ledger import Ledger
-from understudy.privacy.mechanisms import GaussianMechanism, GaussianSum
+from understudy.privacy.mechanisms import GaussianSum
 from understudy.privacy.randomness.streams import Randomness
 
 from ..helpers.cases import CLASSES
 from ..helpers.data import of_people, without_person
 from .dpsgd.networks import clip_slowly, rows_one_at_a_time
 from .dpsgd.steps import ALMOST_NONE, CLIP, CPU, STILL, Public, Watched, close, make_event, make_run, make_step
+from .embeddings import as_bytes, embedded
 
 FALSE_ALARM = 1e-6
 MOST = 4  # images of a person in a step
@@ -274,33 +274,6 @@ def test_nobody_at_all_is_a_step_of_noise(tmp_path):
 
 
 # Mean embeddings
-
-
-@pytest.fixture
-def rows_added(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """Every clipped row that goes into a sum."""
-    added: list[Tensor] = []
-    clip = GaussianMechanism._clip
-
-    def listening(mechanism: GaussianMechanism, rows_private: Tensor) -> Tensor:
-        clipped = clip(mechanism, rows_private)
-        added.extend(clipped)
-        return clipped
-
-    monkeypatch.setattr(GaussianMechanism, "_clip", listening)
-    return added
-
-
-def embedded(folder: Path, data: ImageDataset, **runtime: Any) -> Tensor:
-    event = Event(noise_multiplier=ALMOST_NONE, sensitivity="C", unit="person", count=1, purpose="sum")
-    run = make_run(folder, data, event, **runtime)
-    frequencies = torch.randn(64, 16, generator=torch.Generator().manual_seed(1)) / 8
-    release_means(run, Embedding(frequencies, 0.02), event)
-    return read_tensors(run.files.embedding)[0]["total_dp"]
-
-
-def as_bytes(rows: list[Tensor]) -> list[bytes]:
-    return sorted(row.numpy().tobytes() for row in rows)
 
 
 @somebody

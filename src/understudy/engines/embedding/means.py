@@ -163,25 +163,32 @@ def _add_records(run: Run, embedding: Features, mechanism: GaussianSum, total: T
     for start in range(0, len(own), micro_batch):
         some = selection_of(own[start : start + micro_batch])
         images_private, labels_private = load_batch(run.data, some, run.device)
-        mechanism.accumulate(total, embedding(images_private), labels_private)
+        mechanism.accumulate(total, _features(embedding, images_private, micro_batch), labels_private)
 
 
 def _add_people(run: Run, embedding: Features, mechanism: GaussianSum, total: Tensor) -> None:
     """Every person's sum over classes and features is one row: whoever has many images weighs no more than another.
 
-    Privacy: clipped as one row of classes x features. Class by class, a person in k classes would add sqrt(k) C. Who
-    shares a chunk with whom changes no bit: features are always computed as of a whole micro-batch, since products of
-    few rows are rounded otherwise than those of many.
+    Privacy: clipped as one row of classes x features. Class by class, a person in k classes would add sqrt(k) C.
     """
     classes, features = total.shape
     micro_batch, at_once = run.plan.config.runtime.micro_batch, max(1, _NUMBERS_AT_ONCE // total.numel())
     for records, owners, people in people_in_chunks(run.data, micro_batch, at_once, run.team):
         images_private, labels_private = load_batch(run.data, records, run.device)
-        filling = images_private.new_zeros(max(0, micro_batch - len(records)), *images_private.shape[1:])
-        rows = embedding(torch.cat([images_private, filling]))[: len(records)]
+        rows = _features(embedding, images_private, micro_batch)
         sums = torch.zeros(people * classes, features, device=run.device)
         sums.index_add_(0, owners.to(run.device) * classes + labels_private, rows)
         mechanism.accumulate(total.view(-1), sums.view(people, -1))
+
+
+def _features(embedding: Features, images_private: Tensor, micro_batch: int) -> Tensor:
+    """Features of at most a micro-batch of images, computed as of a whole one.
+
+    Privacy: who shares a chunk with whom changes no bit, since products of few rows are rounded otherwise than those of
+    many; without a unit, the last chunk has fewer.
+    """
+    filling = images_private.new_zeros(max(0, micro_batch - len(images_private)), *images_private.shape[1:])
+    return embedding(torch.cat([images_private, filling]))[: len(images_private)]
 
 
 def distance(images: Tensor, labels: Tensor, embedding: Features, target: NoisyMeans) -> Tensor:
