@@ -162,9 +162,11 @@ def claimed(release: us.Release) -> dict[str, float | None]:
 def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:
     """FID, accuracies, Inception score and the averages over classifiers as asked for; null where not measured."""
     real_train, real_test = us.load(options.dataset), us.load(options.dataset, split="test")
+    started = time.perf_counter()
     images, labels = release.sample(
         options.samples, temperature=options.temperature, steps=options.sample_steps, agree=options.agree
     )
+    seconds = time.perf_counter() - started
     config = EvaluationConfig(
         device=options.device,
         weights=options.weights,
@@ -177,6 +179,7 @@ def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:
     result = evaluate(images, labels, real_train, real_test, metrics, config)
     names = ("fid", "cnn_accuracy", "inception_score", "average_accuracy", "calibrated_accuracy")
     figures = {name: result.as_dict()[name] for name in names} | networks(result)
+    figures["sample_seconds"] = round(seconds, 1)
     if release.has_classifier:
         figures["classifier_accuracy"] = float((release.label(real_test.pictures) == real_test.labels).mean())
     return figures

@@ -5,9 +5,11 @@
 
 Two runs that differ in one record are carried out with the same randomness. In the critic bank every byte of every
 other critic must be the same after warm start and training, and so must every answer that another critic gives. In a
-private step the bound of every other example's gradient norm, which decides how it is clipped, must be the same. Each
-comparison is made beside one of two runs on equal records: where these differ already, kernels do not repeat
-themselves, and the row says so. Writes ``benchmarks/results/independence[-cpu].json``.
+private step the bound of every other unit's gradient norm, which decides how it is clipped, must be the same: of a
+discriminator and of a denoiser where one is another, and of a denoiser where one is missing, so that all behind it
+stand one place further ahead in a pass of the same size. Each comparison is made beside one of two runs on equal
+records: where these differ already, kernels do not repeat themselves, and the row says so. Writes
+``benchmarks/results/independence[-cpu].json``.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ from understudy.engines.critics.warm_start import WarmStartConfig, warm_start
 from understudy.engines.dpsgd.gradients import FlatParameters, PerExampleGradients
 from understudy.models.critic import CriticBatch, CriticConfig
 from understudy.models.dpgan import DpganDiscriminator, DpganDiscriminatorConfig
+from understudy.models.unet import GROUPS, UNet
 
 SHAPE, CLASSES = (1, 28, 28), 10
+DRAWS = 4  # of a unit of a denoiser
 PRECISIONS = ("fp32", "tf32", "bf16")
 Row = dict[str, Any]
 State = dict[str, Tensor]  # each tensor has one row for each critic or example
@@ -61,6 +65,10 @@ def look(precision: str, options: argparse.Namespace) -> list[Row]:
         compare(f"warm start, {precision}", partial(warmed, precision, options)),
         compare(f"answers of critics, {precision}", partial(answers, precision, options)),
         compare(f"norms of per-example gradients, {precision}", partial(norms, precision, options)),
+        compare(f"norms of a denoiser's units, {precision}", partial(denoiser_norms, precision, options, False)),
+        compare(
+            f"norms of a denoiser's units, one more, {precision}", partial(denoiser_norms, precision, options, True)
+        ),
     ]
 
 
@@ -186,6 +194,31 @@ def norms(precision: str, options: argparse.Namespace, changed: int | None) -> S
             lambda logits: torch.nn.functional.softplus(-logits.float().flatten()),
         )
     }
+
+
+def denoiser_norms(precision: str, options: argparse.Namespace, more: bool, changed: int | None = None) -> State:
+    """The same of a denoiser with four rows a unit; one unit may be another, or with ``more`` be there at all."""
+    torch.manual_seed(0)
+    width = max(8, options.width // 2 // GROUPS * GROUPS)
+    network = UNet(SHAPE[0], CLASSES, (width, 2 * width), 1).to(options.device)
+    used = precision if options.device == "cuda" else "fp32"
+    gradients = PerExampleGradients(network, FlatParameters(network), used, rows=DRAWS)
+    random, count = torch.Generator(options.device).manual_seed(11), 4 * options.batch
+    images = torch.randn(count + 1, DRAWS, *SHAPE, generator=random, device=options.device)
+    times = torch.randn(count + 1, DRAWS, generator=random, device=options.device)
+    place = 1 if changed is None else changed
+    shown = torch.arange(count, device=options.device)  # the last one stands in for nobody
+    if changed is None and more:
+        shown = torch.cat([shown[:place], shown[place + 1 :], torch.tensor([count], device=options.device)])
+    elif changed is not None and not more:
+        images[place] *= 0.5
+    labels = (shown % CLASSES).repeat_interleave(DRAWS)
+    gradients.refresh()
+    inputs = (images[shown].flatten(0, 1).to(gradients.number_type), times[shown].flatten(), labels)
+    found = gradients.norms(inputs, lambda answers: answers.float().square().mean(dim=(1, 2, 3)))
+    if changed is None and more:
+        found = torch.cat([found[:place], found.new_zeros(1), found[place:-1]])
+    return {"norms": found}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
