@@ -3,10 +3,9 @@
 ``python benchmarks/results_page.py`` writes both; with ``--check`` it exits 1 when they do not say what the files say.
 A file is recognised by what it holds: a certificate (a row of the quality tables), ``check`` (a check on real data),
 ``classifiers`` (accuracy by classifier), ``points`` (a curve), ``data_bugs`` (faults found by ``inspect``),
-``annotation`` (students by number of labels), ``teachers`` (private classifiers), ``audit_runs`` (run audits), ``rows``
-(speed). Anything else is named at
-the end. A federated figure without viewer, unit and delta, and a column of figures that promise different things, end
-both with one sentence (``results_epsilon``).
+``annotation`` (students by number of labels), ``teachers`` (private classifiers), ``namings`` (who calls samples what),
+``audit_runs`` (run audits), ``rows`` (speed). Anything else is named at the end. A federated figure without viewer,
+unit and delta, and a column of figures that promise different things, end both with one sentence (``results_epsilon``).
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ from results_sections import (
     checks_section,
     classifiers_section,
     curve_section,
+    namings_section,
     origin,
     other_section,
     share,
@@ -112,6 +112,7 @@ def kind_of(row: Row) -> str:
     """Which section a file belongs to."""
     kinds = {"certificate": "quality", "check": "check", "classifiers": "classifiers", "points": "curve"}
     kinds |= {"data_bugs": "bugs", "annotation": "annotation", "audit_runs": "audits", "teachers": "teachers"}
+    kinds |= {"namings": "namings"}
     found = next((kind for key, kind in kinds.items() if key in row), None)
     return found or ("speed" if is_speed(row) else "other")
 
@@ -149,6 +150,7 @@ def details(results: dict[str, Row]) -> str:
         ("Faults found in private samples", of["bugs"], bugs_section),
         ("Annotation", of["annotation"], annotation_section),
         ("Private teachers", of["teachers"], teachers_section),
+        ("Who names samples", of["namings"], namings_section),
         ("Run audits", of["audits"], audits_section),
         ("Speed", of["speed"], speed_section),
         ("Other measurements", of["other"], other_section),
@@ -173,7 +175,10 @@ def remark(quality: dict[str, Row]) -> list[str]:
     return [text] if text else []
 
 
-KINDS = ("quality", "classifiers", "curve", "check", "bugs", "annotation", "teachers", "audits", "speed", "other")
+KINDS = (
+    *("quality", "classifiers", "curve", "check", "bugs", "annotation", "teachers", "namings", "audits", "speed"),
+    "other",
+)
 
 
 def datasets(quality: dict[str, Row]) -> list[str]:

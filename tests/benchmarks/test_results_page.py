@@ -101,6 +101,12 @@ def results() -> dict[str, dict[str, Any]]:
         "canaries": 600,
         "confidence": 0.9999,
     }
+    naming = {
+        "records": 1000,
+        "epsilon": 3.0,
+        "cnn_accuracy": {"drawn": 0.7, "teacher": None, "evened": 0.75, "both": 0.8},
+        "teacher_accuracy": 0.84,
+    }
     return {
         "audit-runs": {**shown, **origin},
         "check-real-data-mnist": {"check": "real-data", "dataset": "mnist", "checks": {"fid": judged}, **origin},
@@ -124,6 +130,7 @@ def results() -> dict[str, dict[str, Any]]:
         "memory": {"peak": 3, **origin},
         "new-method-scans-eps1": quality(dataset="scans", method="new-method", fid=None, cnn_accuracy=None),
         "speed-critics": {"rows": [speed], **origin},
+        "naming-mnist": {"dataset": "mnist", "namings": [naming | origin]},
         "teacher-mnist": {"dataset": "mnist", "teachers": [teacher | origin]},
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from understudy.errors import BudgetError, InputError, InterruptedRun
 from understudy.files import file_sha256
 from understudy.methods.base import configure
 from understudy.methods.registry import get_method, method_names
-from understudy.models.annotator import AnnotatedGenerator, named_by
+from understudy.models.annotator import AnnotatedGenerator, Trial, evening_shifts, named_by
 from understudy.models.generator import AnnotatedGeneratorConfig, GeneratorConfig
 from understudy.privacy.accounting import certified_epsilon
 from understudy.privacy.claims.bayesian import BayesianAccountant
@@ -264,10 +265,11 @@ def test_a_release_with_a_teacher_is_saved_and_loaded_as_it_was(finished, tmp_pa
 # What it names
 
 
-def naming(run: Path, names: bool) -> Release:
+def naming(run: Path, names: bool, **settings: Any) -> Release:
     """The release as if its teacher knew what the generator draws, or did not: after so few steps it is noise."""
     release = load(run)
-    release.generator.config = release.generator.config.model_copy(update={"names": names})
+    plain = {"names": names, "shifts": None, "drawn_weight": 0.0}
+    release.generator.config = release.generator.config.model_copy(update={**plain, **settings})
     return release
 
 
@@ -322,27 +324,66 @@ def test_images_that_mean_nothing_to_the_teacher_keep_the_class_they_were_drawn_
         release.sample(10, agree=True)
 
 
-@pytest.mark.parametrize("agreement", [-0.1, 0.19, 0.21, 1.0])
-def test_a_teacher_names_images_if_it_agrees_with_the_generator_more_than_by_chance(finished, monkeypatch, agreement):
-    monkeypatch.setattr(AnnotatedGenerator, "agreement", lambda *_: agreement)
+@pytest.mark.parametrize(("same", "names"), [(0.3, False), (0.46, False), (0.48, True), (1.0, True)])
+def test_a_teacher_names_images_if_it_agrees_with_the_generator_more_than_by_chance(finished, monkeypatch, same, names):
+    """By chance it would in a third of the cases; a fifth of the way from there to always is enough."""
+    trial = Trial((0.5, 0.0, -0.5), same, 1 / CLASSES)
+    monkeypatch.setattr(AnnotatedGenerator, "trial", lambda *_: trial)
     held = load(finished).generator
     named = named_by(held.annotator, held.base, held.config.teacher)
-    assert named.naming == (agreement > 0.2)
+    assert named.naming == names
+    told = (trial.shifts, trial.drawn_weight) if names else (None, 0.0)
+    assert (named.config.shifts, named.config.drawn_weight) == told
 
 
-@pytest.mark.parametrize(("wrong", "least", "most"), [(0.0, 1.0, 1.0), (0.5, 0.35, 0.65), (1.0, -0.2, 0.2)])
+@pytest.mark.parametrize(("wrong", "least", "most"), [(0.0, 1.0, 1.0), (0.5, 0.42, 0.58), (1.0, -0.1, 0.1)])
 def test_agreement_is_what_is_more_than_chance(finished, monkeypatch, wrong, least, most):
-    """A share of the names is drawn at random; 400 images, so bounds at five standard deviations."""
+    """A share of the names is drawn at random; 2,000 images, so bounds at five standard deviations."""
     generator, random = load(finished).generator, torch.Generator().manual_seed(3)
-    asked = torch.arange(400) % CLASSES
+    asked = torch.arange(2000) % CLASSES
 
     def annotate(images):
-        guessed = torch.randint(CLASSES, (400,), generator=random)
-        names = torch.where(torch.rand(400, generator=random) < wrong, guessed, asked)
-        return torch.nn.functional.one_hot(names, CLASSES).float()
+        guessed = torch.randint(CLASSES, (2000,), generator=random)
+        names = torch.where(torch.rand(2000, generator=random) < wrong, guessed, asked)
+        return (10 * torch.nn.functional.one_hot(names, CLASSES).float()).log_softmax(dim=1)
 
     monkeypatch.setattr(generator, "annotate", annotate)
-    assert least <= generator.agreement(torch.Generator().manual_seed(0)) <= most
+    assert least <= generator.trial(torch.Generator().manual_seed(0)).agreement <= most
+
+
+def test_a_teacher_that_is_partial_to_a_class_is_evened_out():
+    """One that sees what is there, but says class 0 of nearly everything: shifted, it errs as rarely as before."""
+    random, asked = torch.Generator().manual_seed(1), torch.arange(3000) % CLASSES
+    seen = 3.0 * torch.nn.functional.one_hot(asked, CLASSES) + torch.randn(3000, CLASSES, generator=random)
+    partial_to_one = (seen + torch.tensor([6.0, 0.0, 0.0])).log_softmax(dim=1)
+    assert (partial_to_one.argmax(dim=1) == 0).float().mean() > 0.9
+    named = (partial_to_one + evening_shifts(partial_to_one)).argmax(dim=1)
+    assert torch.bincount(named).tolist() == pytest.approx([1000] * CLASSES, rel=0.03)
+    assert (named == asked).sum() >= (seen.argmax(dim=1) == asked).sum() - 15
+
+
+def test_the_class_an_image_was_drawn_for_counts_as_much_as_generator_and_teacher_agree():
+    weights = [Trial((0.0,) * CLASSES, same, 1 / CLASSES).drawn_weight for same in (1 / CLASSES, 0.5, 0.9, 1.0)]
+    assert weights == sorted(weights)
+    assert weights[2] == pytest.approx(0.5 * math.log(0.95 * 2 / 0.05), abs=1e-4)
+    assert math.isfinite(weights[3])
+
+
+def test_samples_are_named_by_the_shifted_teacher_and_the_class_they_were_drawn_for(finished, known):
+    """With a weight that nothing outweighs, names are those that were drawn; shifts do the same for one class."""
+    drawn = naming(finished, False).sample(200, seed=1)[1]
+    loyal = naming(finished, True, drawn_weight=1000.0)
+    assert np.array_equal(loyal.sample(200, seed=1)[1], drawn)
+    images, labels = naming(finished, True, shifts=(0.0, 1000.0, 0.0)).sample(200, seed=1)
+    assert set(labels.tolist()) == {1}
+    assert np.array_equal(loyal.label(images), known.label(images)), "real images are named by the teacher as it is"
+    assert np.array_equal(known.sample(200, seed=1)[1], known.label(images)), "as in releases without these settings"
+
+
+def test_shifts_are_for_every_class_one():
+    base = GeneratorConfig(kind="dcgan", shape=(1, 8, 8), classes=3)
+    with pytest.raises(ValidationError, match="shifts: found 2, but there are 3 classes; give one for each"):
+        AnnotatedGeneratorConfig(shape=(1, 8, 8), classes=3, base=base, shifts=(0.0, 1.0))
 
 
 def test_a_generator_without_classes_has_only_the_names_of_its_classifier():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +23,12 @@ from understudy.models.teacher import Teacher
 _DRAWS = 2000  # images at a time
 _NAMED = 10_000  # images drawn before they are named
 _MOST_ROUNDS = 50  # then a class that never came up gets the images that resemble it most
-_ASKED, _STEPS = 400, 18  # images on which a teacher is tried, and steps of a diffusion model for them
+_ASKED, _ASKED_STEPWISE = 2000, 400  # images on which a teacher is tried, of a diffusion model fewer
+_STEPS = 18  # of a diffusion model for them
 _LEAST_AGREEMENT = 0.2  # of two classes, chance alone reaches it at four standard deviations
+_EVENING = 200  # rounds in which shifts are found
+_LEAST_ERROR = 1e-3
+_LOYALTY = 0.5  # of what the class an image was drawn for would count if the classifier knew how sure it may be
 
 
 class Annotator(nn.Module):
@@ -50,6 +56,38 @@ class Annotator(nn.Module):
         """Logits (N, classes)."""
         logits: Tensor = self.layers(2 * images - 1)
         return logits
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came out of a trial of a classifier on images that were drawn for known classes."""
+
+    shifts: tuple[float, ...]  # of the logarithm of each class's probability, with which all come up equally often
+    same: float  # how often it then gives the class that was asked for
+    by_chance: float  # how often that would be chance
+
+    @property
+    def agreement(self) -> float:
+        """Cohen's kappa: 1 where it always gives the class that was asked for, 0 where no more often than by chance."""
+        return (self.same - self.by_chance) / max(1 - self.by_chance, 1e-9)
+
+    @property
+    def drawn_weight(self) -> float:
+        """How much the class that an image was drawn for counts: as the word of one who errs with a known probability.
+
+        Generator and classifier are taken to err equally often, and where one does, to hit any other class.
+        """
+        error = max((1 - self.same) / 2, _LEAST_ERROR)
+        return round(max(0.0, _LOYALTY * math.log((1 - error) * (len(self.shifts) - 1) / error)), 4)
+
+
+def evening_shifts(scores: Tensor) -> Tensor:
+    """Shifts of log-probabilities (N, classes) with which all classes are equally likely over all rows together."""
+    shifts = torch.zeros(scores.shape[1], dtype=scores.dtype, device=scores.device)
+    for _ in range(_EVENING):
+        shares = (scores + shifts).softmax(dim=1).mean(dim=0).clamp(min=1e-9)
+        shifts = shifts - (shares.log() + math.log(len(shifts))) / 2
+    return shifts - shifts.mean()
 
 
 class AnnotatedGenerator(Generator):
@@ -118,7 +156,7 @@ class AnnotatedGenerator(Generator):
         images, names = [labels.new_empty((0, *self.config.shape), dtype=torch.uint8)], [labels[:0]]
         for chunk in labels.split(_NAMED):
             images.append(self.base.sample(chunk, generator, temperature))
-            names.append(self.annotate(images[-1]).argmax(dim=1).to(labels.device))
+            names.append(self._named(images[-1], chunk))
             if watch is not None:
                 watch(sum(map(len, names)))
         return torch.cat(images), torch.cat(names)
@@ -147,19 +185,33 @@ class AnnotatedGenerator(Generator):
         return result
 
     @torch.no_grad()
-    def agreement(self, generator: torch.Generator) -> float:
-        """How far classes that images are drawn for are those they are given: 1 always, 0 no more than by chance.
-
-        Cohen's kappa of a few hundred images, of all classes alike.
-        """
+    def trial(self, generator: torch.Generator) -> Trial:
+        """How the classifier names some images that are drawn for known classes, for all equally many."""
         classes = self.config.classes or 1
-        asked = torch.arange(_ASKED, device=generator.device) % classes
         base = self.base.with_steps(_STEPS) if self.base.stepwise else self.base
-        given = self.annotate(base.sample(asked, generator)).argmax(dim=1)
-        same = float((given == asked).float().mean())
-        laws = [torch.bincount(each, minlength=classes) / _ASKED for each in (asked, given)]
-        by_chance = float(laws[0] @ laws[1])
-        return (same - by_chance) / max(1 - by_chance, 1e-9)
+        asked = torch.arange(_ASKED_STEPWISE if self.base.stepwise else _ASKED, device=generator.device) % classes
+        scores = self.annotate(base.sample(asked, generator)).double().to(asked.device)
+        shifts = evening_shifts(scores)
+        given = (scores + shifts).argmax(dim=1)
+        laws = [torch.bincount(each, minlength=classes) / len(asked) for each in (asked, given)]
+        return Trial(
+            shifts=tuple(round(float(shift), 4) for shift in shifts),
+            same=float((given == asked).double().mean()),
+            by_chance=float(laws[0] @ laws[1]),
+        )
+
+    def _named(self, images: Tensor, drawn_for: Tensor) -> Tensor:
+        """The class of each image: what the classifier says of it, and what it was drawn for, each with its weight."""
+        assert isinstance(self.config, AnnotatedGeneratorConfig)
+        scores = self._scores(images).to(drawn_for.device)
+        own = nn.functional.one_hot(drawn_for, scores.shape[1])
+        return (scores + self.config.drawn_weight * own).argmax(dim=1)
+
+    def _scores(self, images: Tensor) -> Tensor:
+        """What the classifier says of images that were drawn: log-probabilities, shifted as the config says."""
+        assert isinstance(self.config, AnnotatedGeneratorConfig)
+        scores = self.annotate(images)
+        return scores if self.config.shifts is None else scores + scores.new_tensor(self.config.shifts)
 
     def _candidates(
         self, waiting: dict[int, Tensor], generator: torch.Generator, temperature: float
@@ -167,7 +219,7 @@ class AnnotatedGenerator(Generator):
         """Images that may become those of each class that is waited for, with what the classifier says of them."""
         if not self.steered:
             images = self.draw(_DRAWS, generator, temperature)
-            scores = self.annotate(images)
+            scores = self._scores(images)
             return dict.fromkeys(waiting, (images, scores))
         counts = [len(places) for places in waiting.values()]
         asked = torch.tensor(list(waiting), device=generator.device).repeat_interleave(
@@ -175,7 +227,7 @@ class AnnotatedGenerator(Generator):
         )
         images = self.base.sample(asked, generator, temperature)
         return dict(
-            zip(waiting, zip(images.split(counts), self.annotate(images).split(counts), strict=True), strict=True)
+            zip(waiting, zip(images.split(counts), self._scores(images).split(counts), strict=True), strict=True)
         )
 
     @torch.no_grad()
@@ -197,8 +249,9 @@ def named_by(
     """A generator with a teacher beside it, which names what it draws; the law of labels stays the generator's.
 
     ``classes`` are for one that has none of its own. Where it has, the teacher is tried first: it has learnt from real
-    images, and where those that are drawn are so far from them that it names them no better than by chance, they keep
-    the class they were drawn for.
+    images, and those that are drawn are never quite like them. So its word is shifted until all classes come up equally
+    often where they are asked for equally often, and the class that an image was drawn for counts beside it. Where it
+    names them no better than by chance even so, they keep that class.
 
     Privacy: post-processing; the trial takes what is released, and a constant seed.
     """
@@ -220,6 +273,8 @@ def named_by(
     generator.annotator.load_state_dict(teacher.state_dict())
     if generator.steered:
         device = choose_device() if base.stepwise else torch.device("cpu")
-        agreement = generator.eval().to(device).agreement(torch.Generator(device).manual_seed(0))
-        generator.config = generator.config.model_copy(update={"names": agreement >= _LEAST_AGREEMENT})
+        trial = generator.eval().to(device).trial(torch.Generator(device).manual_seed(0))
+        found = {"shifts": trial.shifts, "drawn_weight": trial.drawn_weight}
+        names = trial.agreement >= _LEAST_AGREEMENT
+        generator.config = generator.config.model_copy(update=found if names else {"names": False})
     return generator.cpu()

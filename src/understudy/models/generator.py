@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, FiniteFloat, TypeAdapter, model_validator
 from torch import Tensor, nn
 
-from understudy.configs import Config
+from understudy.configs import Config, NonNegative
 from understudy.errors import InputError
 from understudy.models.sampler import SamplerConfig, UNetBlocks, UNetWidths
 
@@ -142,13 +142,16 @@ class AnnotatedGeneratorConfig(GeneratorConfig):
 
     The classifier is a ``teacher`` or, without one, a small network on pixels of this ``width``. Where the generator
     has classes and its images mean nothing to the classifier, ``names`` is false: they keep the class they were drawn
-    for.
+    for. Otherwise ``shifts`` are added to the logarithms of the classifier's probabilities when it names what is drawn,
+    and ``drawn_weight`` to that of the class an image was drawn for; without them its word stands as it is.
     """
 
     kind: Literal["annotated"] = "annotated"  # type: ignore[assignment]
     base: DiffusionGeneratorConfig | GeneratorConfig
     teacher: TeacherModelConfig | None = None
     names: bool = True
+    shifts: tuple[FiniteFloat, ...] | None = None  # one for each class
+    drawn_weight: NonNegative = 0.0
 
     @model_validator(mode="after")
     def _names_the_same_classes(self) -> AnnotatedGeneratorConfig:
@@ -156,6 +159,10 @@ class AnnotatedGeneratorConfig(GeneratorConfig):
             raise ValueError("an annotated generator names the classes of one of the same shape, or adds them to it")
         if self.base.classes is None and not self.names:
             raise ValueError("names: a generator without classes has none but those that its classifier gives")
+        if self.shifts is not None and len(self.shifts) != self.classes:
+            raise ValueError(
+                f"shifts: found {len(self.shifts)}, but there are {self.classes} classes; give one for each"
+            )
         return self
 
 
