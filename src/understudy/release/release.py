@@ -83,12 +83,12 @@ class Release:
 
         Images are (N, H, W) for grey and (N, H, W, 3) for RGB; labels are None for an unlabelled domain. ``labels``
         names the classes to draw from, each equally likely; without it they follow the generator's own law. Where the
-        release has a teacher, labels are what it calls the images, if they mean anything to it (``teacher_names``);
-        with ``agree``, and where classes are named, only images are kept that the generator drew for the class that the
-        teacher gives them. A ``temperature`` below 1 draws latent values closer to their mean: images are more typical
-        and vary less. ``steps`` are those of a diffusion model's sampler, where not its own; such a model is drawn
-        from, and a teacher asked, on a graphics card if there is one. ``watch`` hears how many images are drawn. Any
-        number of samples costs no privacy: they are made from what is already released.
+        release has a teacher, labels are what it and the generator together make of the images, if they mean anything
+        to it (``teacher_names``); with ``agree``, and where classes are named, only images are kept that the generator
+        drew for the class that the teacher gives them. A ``temperature`` below 1 draws latent values closer to their
+        mean: images are more typical and vary less. ``steps`` are those of a diffusion model's sampler, where not its
+        own; such a model is drawn from, and a teacher asked, on a graphics card if there is one. ``watch`` hears how
+        many images are drawn. Any number of samples costs no privacy: they are made from what is already released.
         """
         self.check_count(count)
         self._check_temperature(temperature)
