@@ -168,7 +168,7 @@ def test_in_colour_a_card_gets_the_settings_for_colour_with_as_many_steps_as_the
 
 @pytest.mark.usefixtures("card")
 def test_settings_for_colour_that_would_have_to_be_cut_too_short_are_left_out():
-    choice = chosen_on_card(COLOUR, 120)
+    choice = chosen_on_card(COLOUR, 200)
     assert choice.chosen.candidate == DIFFUSION
     assert [each.left_out for each in choice.considered] == ["takes too long", None]
 
