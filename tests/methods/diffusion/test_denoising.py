@@ -242,7 +242,7 @@ def test_the_warm_up_learns_from_the_images_it_is_given_and_reads_no_record(tmp_
     monkeypatch.setattr(run, "prepare", lambda **values: losses.append(values["warm_up_loss"]))
     denoiser = denoiser_of(run)
     images = torch.zeros(20, 1, 8, 8, dtype=torch.uint8)
-    denoiser.warm_up(images, torch.arange(20) % 3)
+    denoiser.warm_up((images, torch.arange(20) % 3))
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
     assert all(
         torch.equal(mean, weight)

@@ -19,7 +19,8 @@ def costs(config: DpDiffusionConfig, domain: Domain) -> Costs:
     privacy, method = config.privacy, config.method
     steps, rows = privacy.steps or 1, privacy.images_in_step(domain) * method.draws
     work = multiplications(config, domain)
-    warm = (method.warm_up.steps or 0) * (method.warm_up.batch or 1) if privacy.start != "none" else 0
+    warmed = privacy.start != "none" or method.warm_up.leaves
+    warm = (method.warm_up.steps or 0) * (method.warm_up.batch or 1) if warmed else 0
     fit = method.embedding.steps if privacy.start == "embedding" else 0
     drawn = fit * method.embedding.batch * domain.values  # on a processor the fit's own network takes most of it
     touched = (steps * rows + warm) * domain.shape[1] * domain.shape[2] * (method.widths or (32,))[0]

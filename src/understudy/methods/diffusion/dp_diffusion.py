@@ -15,6 +15,9 @@ the K draws of one record and never over a batch. What is released is an exponen
 - ``central-images``: noisy class-wise means of a few Poisson samples (``central_images.py``);
 - ``none``: nothing.
 
+``method.warm_up.leaves`` puts images of chance alone among them (``dead_leaves.py``), or stands alone where nothing is
+bought: they teach edges and textures, which a noisy mean does not know.
+
 The preset ``gpu-colour`` is for images of 3x32x32. Its settings follow from those that were found for 28x28 grey images
 and from what fits a card; they are not measured yet.
 """
@@ -24,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from understudy.configs import Config, Count, Fraction, MethodConfig, Natural, Positive, Share
 from understudy.data.domain import Domain
@@ -78,6 +81,15 @@ class WarmUpConfig(Config):
     steps: Natural | None = None
     batch: Count | None = None
     learning_rate: Positive = 1e-3
+    leaves: Share = 0.0  # the part of the images that is dead leaves, made of chance alone
+
+    @model_serializer(mode="wrap")
+    def _as_before_without_leaves(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without leaves a config looks as it always did, so that older versions can read it."""
+        written: dict[str, Any] = write(self)
+        if not self.leaves:
+            written.pop("leaves", None)
+        return written
 
 
 class DpDiffusionMethodConfig(Config):
@@ -271,14 +283,16 @@ def _denoising_step(run: Run, denoiser: Denoiser) -> PrivateStep:
 
 
 def _warm_up(run: Run, denoiser: Denoiser, start: EmbeddingStart | None) -> None:
-    """Train on what the start released. Privacy: post-processing; no record is looked at."""
+    """Train on what the start released, and on leaves. Privacy: post-processing; no record is looked at."""
     from understudy.methods.diffusion.central_images import release_central_images
 
     config = run.plan.config_as(DpDiffusionConfig)
     if start is not None:
-        denoiser.warm_up(*denoiser.imagined(start, config.method.embedding))
+        denoiser.warm_up(denoiser.imagined(start, config.method.embedding))
     elif config.privacy.start == "central-images":
-        denoiser.warm_up(*release_central_images(run), moved=True)
+        denoiser.warm_up(release_central_images(run), moved=True)
+    elif config.method.warm_up.leaves:
+        denoiser.warm_up(None)
 
 
 def _share_of_rate(method: DpDiffusionMethodConfig, step: int, steps: int) -> float:

@@ -19,6 +19,7 @@ from understudy.engines.embedding.config import EmbeddingConfig
 from understudy.engines.embedding.start import EmbeddingStart
 from understudy.engines.learner import save_picture
 from understudy.errors import CheckError
+from understudy.methods.diffusion.dead_leaves import dead_leaves
 from understudy.methods.diffusion.denoising import Denoising
 from understudy.models.diffusion import DiffusionGenerator
 from understudy.models.generator import DiffusionGeneratorConfig, GeneratorConfig, build_generator
@@ -26,6 +27,8 @@ from understudy.runs.run import Run
 
 if TYPE_CHECKING:
     from understudy.methods.diffusion.dp_diffusion import DpDiffusionMethodConfig
+
+Imagined = tuple[Tensor, Tensor | None]  # 8-bit images, and their labels where there are classes
 
 _REPORTS = 50
 _PICTURES, _COLUMNS, _PICTURE_STEPS = 10, 10, 10  # so often in a run; images of a class; steps of the sampler for them
@@ -46,7 +49,7 @@ class Denoiser:
 
     # --- the start
 
-    def imagined(self, start: EmbeddingStart, config: EmbeddingConfig) -> tuple[Tensor, Tensor | None]:
+    def imagined(self, start: EmbeddingStart, config: EmbeddingConfig) -> Imagined:
         """8-bit images and labels of a generator that is fitted to a released embedding.
 
         Privacy: post-processing of the embedding.
@@ -62,21 +65,23 @@ class Denoiser:
         images = generator.eval().sample(labels, self._random)
         return images, labels if domain.labelled else None
 
-    def warm_up(self, images: Tensor, labels: Tensor | None, moved: bool = False) -> None:
-        """Ordinary training on 8-bit images that are released already; with ``moved`` they are shifted and turned.
+    def warm_up(self, released: Imagined | None, moved: bool = False) -> None:
+        """Ordinary training on 8-bit images that are released already, if there are any, and on leaves.
+
+        With ``moved`` images are shifted and turned.
 
         Privacy: post-processing; no record is looked at.
         """
+        pools = self._pools(released)
         config, device = self._config.warm_up, self._run.device
         steps, precision = config.steps or 0, self._run.plan.config.runtime.precision
         weights = [weight.requires_grad_() for weight in self.live.network.parameters()]
         optimizer = torch.optim.Adam(weights, config.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps), config.learning_rate / 10)
         for step in range(steps):
-            picks = torch.randint(len(images), (config.batch or 1,), generator=self._random, device=device)
-            pixels = images[picks].float() / 255
+            pixels, labels = self._pick(pools)
             pixels = _moved(pixels, self._random) if moved else pixels
-            inputs, loss = self.denoising.rows(pixels, None if labels is None else labels[picks], 1, self._random)
+            inputs, loss = self.denoising.rows(pixels, labels, 1, self._random)
             with low_precision(precision, device), arithmetic("tf32" if device.type == "cuda" else "fp32"):
                 seen, times, told = inputs
                 mean = loss(self.live.network(seen.float(), times, told)).mean()
@@ -88,6 +93,32 @@ class Denoiser:
                 self._report_warm_up(step, steps, float(mean.detach()))
         self.live.requires_grad_(False)
         self.average(0)
+
+    def _pools(self, released: Imagined | None) -> list[tuple[Imagined, int]]:
+        """What batches are drawn from, and how many images of each there are in one.
+
+        Leaves have classes by chance: what they teach is for all classes, and it tells none of them apart.
+        """
+        config, drawn = self._config.warm_up, self.live.config
+        batch = config.batch or 1
+        among = batch if released is None else round(config.leaves * batch)
+        pools = [] if released is None else [(released, batch - among)]
+        if among:
+            leaves = dead_leaves(config.images, drawn.shape, self._random)
+            classes = torch.randint(drawn.classes or 1, (len(leaves),), generator=self._random, device=leaves.device)
+            pools.append(((leaves, classes if drawn.classes else None), among))
+        return pools
+
+    def _pick(self, pools: list[tuple[Imagined, int]]) -> tuple[Tensor, Tensor | None]:
+        """A batch: pixels in [0, 1] and classes."""
+        picked: list[Tensor] = []
+        told: list[Tensor] = []
+        for (images, labels), count in pools:
+            places = torch.randint(len(images), (count,), generator=self._random, device=images.device)
+            picked.append(images[places].float() / 255)
+            if labels is not None:
+                told.append(labels[places])
+        return torch.cat(picked), torch.cat(told) if told else None
 
     def _report_warm_up(self, step: int, steps: int, loss: float) -> None:
         if not math.isfinite(loss):
