@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_TILE = 4096  # values that a program looks at together
+_TILE, _PER_THREAD = 16384, 32  # values that a program looks at together, and of these each of its threads
 
 
 def normalise(
@@ -42,16 +42,18 @@ def slopes_back(
 
 def _options(features: Tensor, film: Tensor | None, groups: int, activate: bool) -> dict[str, Any]:
     channels = features.shape[1]
-    wide = triton.next_power_of_2(channels)
+    wide, places = triton.next_power_of_2(channels), features.shape[2] * features.shape[3]
+    tile = max(16, min(_TILE // wide, triton.next_power_of_2(places)))
     return {
-        "places": features.shape[2] * features.shape[3],
+        "places": places,
         "channels": channels,
         "groups": groups,
         "room": triton.next_power_of_2(groups),
         "scaled": film is not None,
         "activate": activate,
         "wide": wide,
-        "tile": max(16, min(_TILE // wide, triton.next_power_of_2(features.shape[2] * features.shape[3]))),
+        "tile": tile,
+        "num_warps": max(1, min(32, tile * wide // (32 * _PER_THREAD))),
     }
 
 
@@ -82,7 +84,8 @@ def _normalise(
     channel, place = tl.arange(0, wide), tl.arange(0, tile)
     member = _members(channels, groups, room, wide)
     total, square = tl.zeros((wide,), tl.float32), tl.zeros((wide,), tl.float32)
-    at = row * places * channels + place[:, None] * channels + channel[None, :]
+    features, out = features + row * places * channels, out + row * places * channels
+    at = place[:, None] * channels + channel[None, :]
     inside = channel[None, :] < channels
     for start in range(0, places, tile):
         seen = ((start + place) < places)[:, None] & inside
@@ -131,7 +134,9 @@ def _slopes_back(
     inverse = tl.load(statistics + row * 2 * groups + groups + group, mask=group < groups, other=0.0)
     mean_of, inverse_of = tl.sum(mean[None, :] * member, axis=1), tl.sum(inverse[None, :] * member, axis=1)
     scale, shift = _scale_and_shift(film, row, channel, channels, scaled, wide)
-    at = row * places * channels + place[:, None] * channels + channel[None, :]
+    start_of_row = row * places * channels
+    slopes, features, back = slopes + start_of_row, features + start_of_row, back + start_of_row
+    at = place[:, None] * channels + channel[None, :]
     inside = channel[None, :] < channels
     total, product = tl.zeros((wide,), tl.float32), tl.zeros((wide,), tl.float32)
     for start in range(0, places, tile):

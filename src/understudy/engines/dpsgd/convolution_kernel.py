@@ -20,6 +20,7 @@ from understudy.configs import Precision
 
 _PLACES = 64  # that a program looks at together
 _FILL = 1000  # fewer programs leave multiprocessors idle, so the rows of a unit are dealt out to several
+_LAID, _LAYING = 8192, 8  # values of a grid that a program lays out together, and its warps
 _COLUMNS, _DEEP = 256, 16  # of formed gradients, and how many gradients, that a program looks at together
 
 
@@ -99,7 +100,7 @@ def _laid_out(images: Tensor, stride: int, height: int, width: int, *, clean: bo
     kernel: Any = _lay_out
     kernel[(count,)](
         images, room[line + channels :], sums, down=down, across=across, stride=stride, height=height, width=width,
-        channels=channels, clean=clean, tile=2048, num_warps=4,
+        channels=channels, clean=clean, tile=_LAID, num_warps=_LAYING,
     )  # fmt: skip
     return room, sums
 

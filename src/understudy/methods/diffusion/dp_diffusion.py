@@ -155,21 +155,32 @@ _GPU_EPS1 = overlay(
         "runtime": {"micro_batch": 4608},  # a whole step in one pass
     },
 )
-# For 32x32 images in colour on a graphics card, about half an hour at epsilon 10. A wider network, since colour says
-# more; less for the start, since a mean embedding of colours knows little of shapes; more steps, of fewer draws each.
+# For 32x32 images in colour on a graphics card. Leaves have taught the network edges and textures, so that private steps
+# may look at more noise, where outlines and colours are decided. Widths that are powers of two fill a card best.
 _GPU_COLOUR = {
     "privacy": {"batch": 4096, "steps": 1000, "embedding_share": 0.15},
     "method": {
-        "widths": [48, 96, 96],
-        "draws": 8,
-        "learning_rate": 5e-4,
-        "last_rate": 0.05,
+        "widths": [64, 128, 128],
+        "draws": 2,
+        "noise_mean": -0.5,
+        "label_dropout": 0.0,
+        "learning_rate": 1e-3,
+        "rising_steps": 50,
+        "last_rate": 0.02,
         "average_decay": 0.99,
-        "embedding": {"steps": 4000, "batch": 1000},
-        "warm_up": {"steps": 2000, "batch": 512},
+        "embedding": {"steps": 2000, "batch": 500},
+        "warm_up": {"steps": 800, "batch": 512, "leaves": 0.5},
+        "sampler": {"steps": 50, "churn": 20.0},
     },
     "runtime": {"precision": "bf16", "micro_batch": 4096},
 }
+_GPU_COLOUR_EPS1 = overlay(
+    _GPU_COLOUR,
+    {
+        "privacy": {"batch": 512, "steps": 1500, "embedding_share": 0.3},
+        "method": {"widths": [48, 96, 96], "draws": 4, "rising_steps": 100, "average_decay": 0.998},
+    },
+)
 # As published, but with a sound sampling: K 32, B 4096, 300 and 150 epochs of 60,000 records.
 _DPDM = {
     "privacy": {"start": "none", "batch": 4096, "steps": 4395},
@@ -210,6 +221,7 @@ class DpDiffusion(Method):
         "gpu": _GPU,
         "gpu-eps1": _GPU_EPS1,
         "gpu-colour": _GPU_COLOUR,
+        "gpu-colour-eps1": _GPU_COLOUR_EPS1,
         "dpdm": _DPDM,
         "dp-feta": _DP_FETA,
         "cpu": _CPU,

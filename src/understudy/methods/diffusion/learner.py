@@ -97,7 +97,7 @@ class Denoiser:
     def _pools(self, released: Imagined | None) -> list[tuple[Imagined, int]]:
         """What batches are drawn from, and how many images of each there are in one.
 
-        Leaves have classes by chance: what they teach is for all classes, and it tells none of them apart.
+        Leaves have no class: what they teach is for all classes, but no class is drawn as leaves for it.
         """
         config, drawn = self._config.warm_up, self.live.config
         batch = config.batch or 1
@@ -105,8 +105,8 @@ class Denoiser:
         pools = [] if released is None else [(released, batch - among)]
         if among:
             leaves = dead_leaves(config.images, drawn.shape, self._random)
-            classes = torch.randint(drawn.classes or 1, (len(leaves),), generator=self._random, device=leaves.device)
-            pools.append(((leaves, classes if drawn.classes else None), among))
+            nothing = torch.full((len(leaves),), self.live.nothing, device=leaves.device)
+            pools.append(((leaves, nothing if drawn.classes else None), among))
         return pools
 
     def _pick(self, pools: list[tuple[Imagined, int]]) -> tuple[Tensor, Tensor | None]:
