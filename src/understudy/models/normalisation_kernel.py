@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_TILE, _PER_THREAD = 16384, 32  # values that a program looks at together, and of these each of its threads
+_TILE, _PER_THREAD = 2048, 16  # values that a program looks at together, and of these each of its threads
 
 
 def normalise(
@@ -83,18 +83,18 @@ def _normalise(
     row = tl.program_id(0).to(tl.int64)
     channel, place = tl.arange(0, wide), tl.arange(0, tile)
     member = _members(channels, groups, room, wide)
-    total, square = tl.zeros((wide,), tl.float32), tl.zeros((wide,), tl.float32)
+    total, square = tl.zeros((tile, wide), tl.float32), tl.zeros((tile, wide), tl.float32)
     features, out = features + row * places * channels, out + row * places * channels
     at = place[:, None] * channels + channel[None, :]
     inside = channel[None, :] < channels
     for start in range(0, places, tile):
         seen = ((start + place) < places)[:, None] & inside
         values = tl.load(features + at + start * channels, mask=seen, other=0.0).to(tl.float32)
-        total += tl.sum(values, axis=0)
-        square += tl.sum(values * values, axis=0)
+        total += values
+        square += values * values
     size: tl.constexpr = places * (channels // groups)
-    mean = tl.sum(total[:, None] * member, axis=0) / size
-    variance = tl.maximum(tl.sum(square[:, None] * member, axis=0) / size - mean * mean, 0.0)
+    mean = tl.sum(tl.sum(total, axis=0)[:, None] * member, axis=0) / size
+    variance = tl.maximum(tl.sum(tl.sum(square, axis=0)[:, None] * member, axis=0) / size - mean * mean, 0.0)
     inverse = 1.0 / tl.sqrt(variance + epsilon)
     group = tl.arange(0, room)
     tl.store(statistics + row * 2 * groups + group, mean, mask=group < groups)
@@ -138,15 +138,16 @@ def _slopes_back(
     slopes, features, back = slopes + start_of_row, features + start_of_row, back + start_of_row
     at = place[:, None] * channels + channel[None, :]
     inside = channel[None, :] < channels
-    total, product = tl.zeros((wide,), tl.float32), tl.zeros((wide,), tl.float32)
+    totals, products = tl.zeros((tile, wide), tl.float32), tl.zeros((tile, wide), tl.float32)
     for start in range(0, places, tile):
         seen = ((start + place) < places)[:, None] & inside
         normal = tl.load(features + at + start * channels, mask=seen, other=0.0).to(tl.float32)
         normal = (normal - mean_of[None, :]) * inverse_of[None, :]
         slope = tl.load(slopes + at + start * channels, mask=seen, other=0.0).to(tl.float32)
         slope = _before_activation(slope, normal, scale, shift, activate)
-        total += tl.sum(slope, axis=0)
-        product += tl.sum(slope * normal, axis=0)
+        totals += slope
+        products += slope * normal
+    total, product = tl.sum(totals, axis=0), tl.sum(products, axis=0)
     if scaled:
         target = film_back + row * 2 * channels + channel
         tl.store(target, product.to(film_back.dtype.element_ty), mask=channel < channels)

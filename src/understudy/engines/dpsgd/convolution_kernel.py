@@ -20,7 +20,7 @@ from understudy.configs import Precision
 
 _PLACES = 64  # that a program looks at together
 _FILL = 1000  # fewer programs leave multiprocessors idle, so the rows of a unit are dealt out to several
-_LAID, _LAYING = 8192, 8  # values of a grid that a program lays out together, and its warps
+_LAID, _LAYING = 2048, 4  # values of a grid that a program lays out together, and its warps
 _COLUMNS, _DEEP = 256, 16  # of formed gradients, and how many gradients, that a program looks at together
 
 
