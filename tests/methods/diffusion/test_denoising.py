@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import Tensor
 
 from understudy.engines.records import Examples
+from understudy.methods.diffusion.dp_diffusion import WarmUpConfig
 from understudy.methods.diffusion.learner import Denoiser
+from understudy.methods.registry import get_method
 
 from ...helpers.data import tiny_data
 from .runs import denoiser_of, make_denoiser, make_run
@@ -226,6 +230,57 @@ def test_the_average_begins_as_the_weights_and_moves_behind_them(tmp_path):
 
 
 # The warm-up
+
+
+def shown_in_warm_up(tmp_path, monkeypatch, released, **warm_up: Any) -> tuple[Tensor, Tensor]:
+    """Pixels and classes of all images of a warm-up on a run whose data cannot be read."""
+    settings = {"images": 40, "steps": 4, "batch": 10, **warm_up}
+    run = make_run(tmp_path, method={"warm_up": settings, "label_dropout": 0.0})
+    monkeypatch.setattr(run, "data", None)
+    denoiser, seen = denoiser_of(run), []
+    genuine = denoiser.denoising.rows
+
+    def watched(pixels: Tensor, labels: Tensor, draws: int, random: torch.Generator) -> Any:
+        seen.append((pixels.clone(), labels.clone()))
+        return genuine(pixels, labels, draws, random)
+
+    monkeypatch.setattr(denoiser.denoising, "rows", watched)
+    denoiser.warm_up(released)
+    pixels, labels = zip(*seen, strict=True)
+    return torch.cat(pixels), torch.cat(labels)
+
+
+@pytest.mark.parametrize(("leaves", "among"), [(0.0, 0), (0.3, 3), (0.5, 5)])
+def test_of_every_batch_of_the_warm_up_the_part_that_is_asked_for_is_leaves_without_a_class(
+    tmp_path, monkeypatch, leaves, among
+):
+    white = torch.full((20, 1, 8, 8), 255, dtype=torch.uint8), torch.arange(20) % 3
+    pixels, labels = shown_in_warm_up(tmp_path, monkeypatch, white, leaves=leaves)
+    is_leaf = (pixels < 1).flatten(1).any(dim=1)
+    assert is_leaf.view(4, 10).sum(dim=1).tolist() == [among] * 4
+    assert torch.equal(is_leaf, labels == 3)
+
+
+def test_without_a_start_the_warm_up_is_on_leaves_alone(tmp_path, monkeypatch):
+    pixels, labels = shown_in_warm_up(tmp_path, monkeypatch, None, leaves=0.5)
+    assert labels.tolist() == [3] * 40
+    assert len(torch.unique(pixels)) > 20
+
+
+@pytest.mark.parametrize(("leaves", "reports"), [(0.5, 4), (0.0, 0)])
+def test_a_run_that_buys_no_start_warms_up_only_if_it_has_leaves(tmp_path, monkeypatch, leaves, reports):
+    warm_up = {"images": 20, "steps": 4, "batch": 8, "leaves": leaves}
+    nothing = {"start": "none", "embedding_share": None, "embedding_noise_multiplier": None}
+    run = make_run(tmp_path, privacy=nothing, method={"warm_up": warm_up})
+    told: list[float] = []
+    monkeypatch.setattr(run, "prepare", lambda **values: told.append(values["warmed_up"]))
+    get_method("dp-diffusion").train(run)
+    assert len(told) == reports
+
+
+def test_a_config_without_leaves_is_written_as_it_always_was():
+    assert "leaves" not in WarmUpConfig().model_dump()
+    assert WarmUpConfig(leaves=0.5).model_dump()["leaves"] == 0.5
 
 
 def test_the_warm_up_learns_from_the_images_it_is_given_and_reads_no_record(tmp_path, monkeypatch):

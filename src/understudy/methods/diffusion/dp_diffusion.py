@@ -18,8 +18,7 @@ the K draws of one record and never over a batch. What is released is an exponen
 ``method.warm_up.leaves`` puts images of chance alone among them (``dead_leaves.py``), or stands alone where nothing is
 bought: they teach edges and textures, which a noisy mean does not know.
 
-The preset ``gpu-colour`` is for images of 3x32x32. Its settings follow from those that were found for 28x28 grey images
-and from what fits a card; they are not measured yet.
+The presets ``gpu-colour`` and ``gpu-colour-eps1`` are for images of 3x32x32, at epsilon 10 and 1.
 """
 
 from __future__ import annotations
@@ -155,8 +154,8 @@ _GPU_EPS1 = overlay(
         "runtime": {"micro_batch": 4608},  # a whole step in one pass
     },
 )
-# For 32x32 images in colour on a graphics card. Leaves have taught the network edges and textures, so that private steps
-# may look at more noise, where outlines and colours are decided. Widths that are powers of two fill a card best.
+# For 32x32 images in colour on a graphics card. Leaves have taught the network edges and textures, so private steps may
+# look at more noise, where outlines and colours are decided. Widths that are powers of two fill a card best.
 _GPU_COLOUR = {
     "privacy": {"batch": 4096, "steps": 1000, "embedding_share": 0.15},
     "method": {
