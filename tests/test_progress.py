@@ -75,6 +75,35 @@ def test_lines_of_a_run_say_how_long_the_rest_will_take(
     assert "left" not in lines[3]
 
 
+def test_what_is_prepared_shows_its_own_time_left_and_slows_no_step(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    clock = Clock()
+    monkeypatch.setattr(scoring, "time", clock)
+    with show_progress() as listen:
+        for share, seconds in ((0.05, 10.0), (0.1, 20.0), (0.9, 180.0)):
+            clock.now += 20
+            listen(Progress(0, 600, {"teacher_features": share}, seconds, "teacher_features"))
+        for step, seconds in ((306, 210.0), (312, 216.0)):
+            clock.now += 20
+            listen(Progress(step, 600, {}, seconds))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1] == "step 0/600  teacher features 10 %  about 3 minutes left"
+    assert lines[2] == "step 0/600  teacher features 90 %  about 20 seconds left"
+    assert "left" not in lines[3]  # how fast steps are is not known yet
+    assert lines[4] == "step 312/600  1 steps/s  about 5 minutes left"
+
+
+def test_a_terminal_shows_the_time_left_of_what_is_prepared(monkeypatch: pytest.MonkeyPatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "200")
+    with show_progress() as listen:
+        for share in (0.25, 0.5):
+            listen(Progress(0, 600, {"warmed_up": share}, 40 * share, "warmed_up"))
+    assert "warmed up 50 %  about 20 seconds left" in terminal.getvalue()
+
+
 def test_a_terminal_shows_the_time_left_of_a_run(monkeypatch: pytest.MonkeyPatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

@@ -84,6 +84,7 @@ def show_progress() -> Iterator[ProgressListener]:
         is_time = _Pace(heard=0.0)
 
         def tell(progress: Progress) -> None:
+            speed.hear(progress)
             if is_time(progress.step >= progress.steps):
                 _print(
                     f"step {progress.step}/{progress.steps}  {describe(progress, speed)}{time_left(progress, speed)}"
@@ -95,11 +96,10 @@ def show_progress() -> Iterator[ProgressListener]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    values = TextColumn("{task.fields[values]}")
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
-        values,
+        TextColumn("{task.fields[values]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         TextColumn("left"),
@@ -108,7 +108,9 @@ def show_progress() -> Iterator[ProgressListener]:
         task = bar.add_task("train", total=None, values="preparing")
 
         def listen(progress: Progress) -> None:
-            bar.update(task, total=progress.steps, completed=progress.step, values=describe(progress, speed))
+            speed.hear(progress)
+            values = describe(progress, speed) + (time_left(progress, speed) if progress.part else "")
+            bar.update(task, total=progress.steps, completed=progress.step, values=values)
 
         yield listen
 
@@ -156,25 +158,34 @@ def describe(progress: Progress, speed: _Speed) -> str:
     values = dict(progress.values)
     parts = [f"epsilon {round_up(values.pop('epsilon_spent'), 3)} spent"] if "epsilon_spent" in values else []
     images = values.pop("images_per_second", None)
+    if progress.part is not None:
+        parts.append(f"{progress.part.replace('_', ' ')} {100 * values.pop(progress.part):.0f} %")
     parts += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in values.items()]
-    steps = speed(progress)
     if images is not None:
         parts.append(f"{images:,.0f} images/s")
-    elif steps is not None:
-        parts.append(f"{steps:.3g} steps/s")
+    elif speed.rate is not None and progress.part is None:
+        parts.append(f"{speed.rate:.3g} steps/s")
     return "  ".join(parts)
 
 
 def time_left(progress: Progress, speed: _Speed) -> str:
-    """How long the rest will take at the speed so far; nothing before that is known, and at the end."""
-    return _left(progress.steps - progress.step, speed(progress))
+    """How long the rest will take at the speed so far; nothing before that is known, and at the end.
+
+    Before the first step it is the rest of what is prepared.
+    """
+    total = progress.steps if progress.part is None else 1.0
+    return _left(total - _done(progress), speed.rate)
 
 
-def _left(missing: int, rate: float | None) -> str:
+def _done(progress: Progress) -> float:
+    return progress.step if progress.part is None else progress.values[progress.part]
+
+
+def _left(missing: float, rate: float | None) -> str:
     return f"  about {duration(missing / rate)} left" if rate and missing > 0 else ""
 
 
-def _rate(first: tuple[int, float], now: tuple[int, float]) -> float | None:
+def _rate(first: tuple[float, float], now: tuple[float, float]) -> float | None:
     """How much is done in a second, from two counts with their times."""
     done, seconds = now[0] - first[0], now[1] - first[1]
     return done / seconds if done > 0 and seconds > 0 else None
@@ -188,15 +199,21 @@ def describe_classifier(progress: DownstreamProgress) -> str:
 
 
 class _Speed:
-    """Steps per second since the first report: a resumed run does not count what it did before."""
+    """How much is done in a second, of the steps or of what is prepared before them.
+
+    Steps count from the first report of one, so neither what was prepared nor what a resumed run did before counts.
+    """
 
     def __init__(self) -> None:
-        self.first: tuple[int, float] | None = None
+        self.rate: float | None = None
+        self._first: tuple[str | None, float, float] | None = None
 
-    def __call__(self, progress: Progress) -> float | None:
-        now = (progress.step, progress.seconds)
-        self.first = self.first or now
-        return _rate(self.first, now)
+    def hear(self, progress: Progress) -> None:
+        """Take in a report."""
+        done = _done(progress)
+        if self._first is None or self._first[0] != progress.part or done <= self._first[1]:
+            self._first = (progress.part, done, progress.seconds)
+        self.rate = _rate(self._first[1:], (done, progress.seconds))
 
 
 class _Pace:

@@ -37,6 +37,7 @@ class Progress:
     steps: int
     values: dict[str, float]  # public: losses on generated images, spending
     seconds: float  # private: kept in the private folder
+    part: str | None = None  # what is prepared before the first step; its value is the share that is done
 
 
 ProgressListener = Callable[[Progress], None]
@@ -95,9 +96,14 @@ class Run:
             self.listener(progress)
 
     def prepare(self, **values: float) -> None:
-        """Show what goes on before the first step, and stop there if asked to; public values only, as in ``report``."""
+        """Show what goes on before the first step, and stop there if asked to; public values only, as in ``report``.
+
+        The first value is the share that is done of what it names.
+        """
         if self.listener is not None:
-            self.listener(Progress(0, self.plan.steps, values, time.monotonic() - self.started))
+            self.listener(
+                Progress(0, self.plan.steps, values, time.monotonic() - self.started, next(iter(values), None))
+            )
         self.stop_if_requested(0)
 
     def epsilon_spent(self) -> float:
