@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from understudy.cli.data import app
 from understudy.cli.options import parse_labels
+from understudy.data.check import refuse_undeclared
+from understudy.data.sources import DataOptions
 from understudy.errors import InputError
 
 RUNNER = CliRunner()
@@ -115,6 +117,38 @@ def test_check_of_archives_and_tables(tmp_path: Path, write_image: Callable[...,
     assert answer.exit_code == 1
     assert answer.stdout.count("\nbroken: ") == 2
     assert "labels: cat (1)" in answer.stdout
+
+
+def test_check_of_folders_that_are_no_tree_of_pictures(
+    tmp_path: Path, write_image: Callable[..., Path], write_mnist_folder: Callable[..., Path]
+) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    picture = write_image(tmp_path / "1.png").read_bytes()
+    repository = tmp_path / "repository"
+    (repository / "data").mkdir(parents=True)
+    parquet.write_table(
+        pyarrow.table({"image": [picture] * 2, "label": [1, 1]}), repository / "data" / "train-0.parquet"
+    )
+    for source, labels in ((repository, {"1": 2}), (write_mnist_folder(tmp_path / "idx", train=2), {"0": 1, "1": 1})):
+        found = json.loads(RUNNER.invoke(app, ["check", str(source), "--json"]).stdout)
+        assert (found["readable"], found["labels"], found["folders"]) == (2, labels, [])
+    refuse_undeclared(DataOptions(str(repository), records=9))  # data/ is no class
+
+
+def test_check_of_a_set_that_is_known_by_name() -> None:
+    found = json.loads(RUNNER.invoke(app, ["check", "digits", "--split", "test", "--json"]).stdout)
+    assert (found["path"], found["readable"], found["sizes"]) == ("digits", 360, {"8x8 grey": 360})
+    assert sum(found["labels"].values()) == 360
+
+
+def test_folders_of_which_nobody_said_what_they_are_may_be_people(
+    tmp_path: Path, write_image: Callable[..., Path]
+) -> None:
+    for name in ("ann/1.png", "bob/1.png"):
+        write_image(tmp_path / name)
+    with pytest.raises(InputError, match=r"--declare person=folder:1 --declare nominal_people=N if its folders are pe"):
+        refuse_undeclared(DataOptions(str(tmp_path), records=9))
 
 
 def test_labels_may_be_named() -> None:

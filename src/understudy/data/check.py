@@ -13,18 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from understudy.data.catalog import is_known
+from understudy.data.catalog import is_known, load_named
 from understudy.data.columns import normalise_ids, shorten
+from understudy.data.dataset import ImageDataset
 from understudy.data.domain import Declared
 from understudy.data.folder import sub_folders
 from understudy.data.pictures import Broken, Item, decoded, describe, quiet_decoders, shown
-from understudy.data.sources import DataOptions, entered, existing, items_of, read_arrays
+from understudy.data.sources import DataOptions, existing, items_of, picture_folder, read_arrays
 from understudy.data.store import is_store, open_store
 from understudy.errors import InputError, one_line
 
 STAMP = "private: read from the records without noise, for the eyes of their owner"
 _MOST_CLASSES = 50
 _AT_ONCE = 4096  # images of a store
+_CLASSES_OR_PEOPLE = (
+    "classes (--classes N, --declare person=folder:1 --declare nominal_people=N if its folders are people, or --declare"
+    " unlabelled=true)"
+)
 
 
 @dataclass(frozen=True)
@@ -77,12 +82,14 @@ def check_source(source: str | Path, split: str, declared: Declared) -> SourceCh
 
     Privacy: see the module.
     """
+    if isinstance(source, str) and is_known(source):
+        return _check_loaded(source, load_named(source, split, declared))
     path = existing(source)
     if is_store(path):
         return _check_store(path, declared)
-    undeclared = list[str]()
-    if path.is_dir() and not declared.labelled and not declared.options.unlabelled and not declared.options.clients:
-        undeclared = [] if declared.options.person else [folder.name for folder in sub_folders(entered(path, split))]
+    undeclared, tree = list[str](), picture_folder(path, split)
+    if tree is not None and not declared.labelled and not declared.options.unlabelled and not declared.options.clients:
+        undeclared = [] if declared.options.person else [folder.name for folder in sub_folders(tree)]
         declared = declared.with_options(unlabelled=declared.options.label is None)
     try:
         arrays = read_arrays(path, split, declared.options)
@@ -107,9 +114,10 @@ def refuse_undeclared(source: DataOptions) -> None:
     if path is None or is_store(path):
         return
     said = options.unlabelled or options.clients or options.person or options.class_names or options.label
-    folders = [] if source.classes or said or not path.is_dir() else sub_folders(entered(path, "train"))
+    tree = None if source.classes or said else picture_folder(path, "train")
+    folders = [] if tree is None else sub_folders(tree)
     missing = [] if source.records else ["records (--records N)"]
-    missing += ["classes (--classes N, or --declare unlabelled=true)"] if folders else []
+    missing += [_CLASSES_OR_PEOPLE] if folders else []
     if not missing:
         return
     named = [folder.name for folder in folders]
@@ -173,10 +181,15 @@ def _check_store(path: Path, declared: Declared) -> SourceCheck:
             data.images[start : start + _AT_ONCE]
     except InputError as error:
         return SourceCheck(str(path), 0, [str(error)], {}, None)
+    return _check_loaded(str(path), data)
+
+
+def _check_loaded(source: str, data: ImageDataset) -> SourceCheck:
+    """A data set with its domain: a store, or one that is known by name."""
     labels = None
     if data.labels is not None:
         counts = np.bincount(data.labels, minlength=data.domain.classes or 0).tolist()
         names = data.domain.class_names or tuple(str(label) for label in range(len(counts)))
         labels = dict(zip(names, counts, strict=True))
     people = None if data.people is None else _people(data.people)
-    return SourceCheck(str(path), len(data), [], {describe(data.domain.shape): len(data)}, labels, people)
+    return SourceCheck(source, len(data), [], {describe(data.domain.shape): len(data)}, labels, people)

@@ -178,7 +178,7 @@ def items_of(path: Path, split: str, declared: Declared) -> Table:
             return tables.hugging_face_table(path, tables.open_hugging_face(path, split), options, labelled)
         shards = _shards(path, split)
         if not shards:
-            items = list(folder_items(entered(path, split), declared.classes, options))
+            items = list(folder_items(_entered(path, split), declared.classes, options))
             return Table(iter(items), len(items))
         path = shards[0]
     else:
@@ -195,7 +195,14 @@ def items_of(path: Path, split: str, declared: Declared) -> Table:
     )
 
 
-def entered(path: Path, split: str) -> Path:
+def picture_folder(path: Path, split: str) -> Path | None:
+    """The folder of a source whose folders say what its images are; None for tables, archives and arrays."""
+    if not path.is_dir() or tables.is_hugging_face(path) or any(idx.mnist_files(path, name) for name in _SPLITS):
+        return None
+    return None if _shards(path, split) else _entered(path, split)
+
+
+def _entered(path: Path, split: str) -> Path:
     """The folder of a split, where a folder holds nothing but splits."""
     inner = {folder.name for folder in sub_folders(path)}
     if not (inner and inner <= set(_SPLITS)):
