@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, int, int]  # channels, height, width
 USUAL: Shape = (1, 28, 28)
 MEASURED: Mapping[str, Shape] = MappingProxyType(
-    {}
+    {"dp-diffusion": (3, 32, 32)}
 )  # by method: the largest images with committed results, if not usual
 LONG_SECONDS = 3600.0  # on a processor; a longer run is begun only if its owner agrees
 FEWEST_UNITS = 500

@@ -21,6 +21,7 @@ from understudy.methods.registry import get_method
 _TABLE = Path(__file__).with_name("choices.json")
 _NEAR = 4.0  # a factor
 _COLOUR = "gpu-colour"  # the preset that methods have for it
+_SMALL_EPSILON = "-eps1"  # how the name of a preset ends that is for small epsilons
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,14 @@ class Candidate:
 
     def in_colour(self) -> Candidate | None:
         """The preset of its method for images in colour, with the same teacher; None where there is none."""
-        if _COLOUR not in get_method(self.method).presets or self.preset == _COLOUR:
+        known, small = get_method(self.method).presets, (self.preset or "").endswith(_SMALL_EPSILON)
+        preset = f"{_COLOUR}{_SMALL_EPSILON}" if small and f"{_COLOUR}{_SMALL_EPSILON}" in known else _COLOUR
+        if preset not in known or self.preset == preset:
             return None
         share = self.shares.get("teacher")
-        name = f"{self.method} {_COLOUR}" + (f", teacher {share:g}" if share else "")
+        name = f"{self.method} {preset}" + (f", teacher {share:g}" if share else "")
         return Candidate(
-            name, self.method, _COLOUR, {"privacy": {"teacher_share": share}} if share else {}, stands_for=self.name
+            name, self.method, preset, {"privacy": {"teacher_share": share}} if share else {}, stands_for=self.name
         )
 
     def _share(self, part: str) -> float | None:
