@@ -62,12 +62,12 @@ HEAD = """# Results
 <!-- Written by `python benchmarks/results_page.py` from benchmarks/results; change the files, not this page. -->
 
 FID compares 60,000 generated images, or as many as a row's command says, with the test images (10,000; of malaria cells
-3,850; Inception network of 2015). CNN: two convolutions, trained on generated images only, scored on the real test images. The data sets are public, so these figures may be
-published. Hyper-parameters were chosen on these same public data sets. Every epsilon of ours whose certificate is in
-benchmarks/results was recomputed from its events by two accountants when this page was written, against each viewer
-that it is stated for. Where a table does not say otherwise, epsilon is against the public (whoever sees the release),
-for one record more or less, at delta 1e-5. Seconds are of training; most rows shared their card with up to seven other
-runs, so alone they take a fraction of that. How many runs a row of `dp-diffusion` was chosen from is in
+3,850; Inception network of 2015). CNN: two convolutions, trained on generated images only, scored on the real test
+images. The data sets are public, so these figures may be published. Hyper-parameters were chosen on these same public
+data sets. Every epsilon of ours whose certificate is in benchmarks/results was recomputed from its events by two
+accountants when this page was written, against each viewer that it is stated for. Where a table does not say otherwise,
+epsilon is against the public (whoever sees the release), for one record more or less, at delta 1e-5. Seconds are of
+training; most rows shared their card with up to seven other runs, so alone they take a fraction of that. How many runs a row of `dp-diffusion` was chosen from is in
 [diffusion.md](diffusion.md#what-was-measured); that of `dp-merf` by writer, those of other methods with
 a teacher, teachers alone and random starts are single ones.
 """

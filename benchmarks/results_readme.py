@@ -90,7 +90,8 @@ def how_good(rows: Sequence[Headline], checked: bool) -> list[str]:
     head += ["accuracy, ours", "best published", "real images"]
     words = (
         "FID: how far generated images (60,000, or as many as a row's command says) are from real test images; less is "
-        "better. Accuracy: of a small network that was trained on generated images only, on real test images. The best published figures are of whatever "
+        "better. Accuracy: of a small network that was trained on generated images only, on real test images. The best "
+        "published figures are of whatever "
         "method has them, as its authors measured them, some accuracies with larger networks. What starts from an "
         "embedding bought a noisy mean of random features first; the published systems, but the best ones, start from "
         "random weights. Epsilon is against "
