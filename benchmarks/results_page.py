@@ -67,9 +67,9 @@ images. The data sets are public, so these figures may be published. Hyper-param
 data sets. Every epsilon of ours whose certificate is in benchmarks/results was recomputed from its events by two
 accountants when this page was written, against each viewer that it is stated for. Where a table does not say otherwise,
 epsilon is against the public (whoever sees the release), for one record more or less, at delta 1e-5. Seconds are of
-training; most rows shared their card with up to seven other runs, so alone they take a fraction of that. How many runs a row of `dp-diffusion` was chosen from is in
-[diffusion.md](diffusion.md#what-was-measured); that of `dp-merf` by writer, those of other methods with
-a teacher, teachers alone and random starts are single ones.
+training; most rows shared their card with up to seven other runs, so alone they take a fraction of that. How many runs
+a row of `dp-diffusion` was chosen from is in [diffusion.md](diffusion.md#what-was-measured); that of `dp-merf` by
+writer, those of other methods with a teacher, teachers alone and random starts are single ones.
 """
 SHORT_HEAD = """\
 Where a method has several rows at one epsilon, this is the one of the least FID (without accuracy: of the largest
