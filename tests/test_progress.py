@@ -38,11 +38,15 @@ def test_a_file_gets_one_line_for_each_classifier_and_few_for_counted_work(
     monkeypatch.setattr(scoring, "time", clock)
     with show_scoring() as listeners:
         listeners.classifiers(PROGRESS)
-        listeners.counts("images", 5, 10)  # too soon for a line
-        clock.now += 12
+        clock.now += 6
+        listeners.counts("images", 3, 10)  # too soon for a line
+        clock.now += 6
         listeners.counts("images", 6, 10)
+        clock.now += 20
+        listeners.counts("pages", 1, 3)  # the first that is heard of them
     captured = capsys.readouterr()
-    lines = ["  1/13  lda trained on real data in 12.3 s", "6/10 images  about 48 seconds left"]
+    lines = ["  1/13  lda trained on real data in 12.3 s", "6/10 images  about 8 seconds left"]
+    lines += ["1/3 pages  about 40 seconds left"]
     assert captured.err.splitlines() == lines
     assert captured.out == ""
 
@@ -50,11 +54,16 @@ def test_a_file_gets_one_line_for_each_classifier_and_few_for_counted_work(
 def test_a_terminal_gets_bars_and_no_accuracy(monkeypatch: pytest.MonkeyPatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "200")
+    clock = Clock()
+    monkeypatch.setattr(scoring, "time", clock)
     with show_scoring() as listeners:
-        listeners.counts("images", 5, 10)
+        clock.now += 5
+        listeners.counts("images", 5, 15)
         listeners.classifiers(PROGRESS)
     shown = terminal.getvalue()
-    for part in ("5/10", "images", "1/13", "classifiers trained on real data", "lda trained on real data in 12.3 s"):
+    parts = ("5/15", "images  about 10 seconds left", "1/13", "classifiers trained on real data")
+    for part in (*parts, "lda trained on real data in 12.3 s"):
         assert part in shown
     assert "87" not in shown
 

@@ -80,12 +80,12 @@ def announce(plan: Plan, consent: Consent, say: Callable[[str], None]) -> None:
 
 def introduce(choice: Choice) -> str:
     """Two sentences: what ``auto`` chose and why; what to expect, and how long it takes."""
-    candidate, shape = choice.chosen.candidate, _words(choice.plan.domain.shape)
+    candidate, form = choice.chosen.candidate, form_in_words(choice.plan.domain.shape)
     parts = [f"preset {candidate.preset}"] if candidate.preset else []
     parts += [f"{candidate.steps:,} steps"] if candidate.stands_for and candidate.steps else []
     parts += [f"{share:g} of epsilon for its {part}" for part, share in candidate.shares.items()]
     settings = f" ({', '.join(parts)})" if parts else ""
-    return f"auto chooses {candidate.method}{settings} for images of {shape}: {_why(choice)}. {_expected(choice)}."
+    return f"auto chooses {candidate.method}{settings} for images of {form}: {_why(choice)}. {_expected(choice)}."
 
 
 def _why(choice: Choice) -> str:
@@ -174,6 +174,20 @@ def _units(plan: Plan) -> tuple[int, str]:
 
 def _words(shape: Shape) -> str:
     return "x".join(str(side) for side in shape)
+
+
+def form_in_words(shape: Shape) -> str:
+    """Size and colour of images."""
+    channels, height, width = shape
+    return f"{height}x{width} in {'grey' if channels == 1 else 'colour'}"
+
+
+def brought_in_words() -> str:
+    """What is said where pictures get the usual shape because nobody named one."""
+    return (
+        f"pictures are brought to {form_in_words(USUAL)}, which most was measured on, since --shape was left out; "
+        "--shape 3x32x32 keeps their colours"
+    )
 
 
 def duration(seconds: float) -> str:

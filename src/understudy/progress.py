@@ -117,32 +117,32 @@ def show_progress() -> Iterator[ProgressListener]:
 
 @contextmanager
 def show_scoring() -> Iterator[Listeners]:
-    """Listeners that show what an evaluation has done and how long it took."""
+    """Listeners that show what an evaluation has done, how long it took and how long it will take."""
     from understudy.evaluate.parallel import Listeners
 
+    clock = _Clock()
     if not sys.stderr.isatty():
         is_time = _Pace(heard=time.monotonic())  # work that is done sooner is not worth a line
-        begun: dict[str, tuple[int, float]] = {}
 
         def tell(what: str, done: int, total: int) -> None:
-            started = begun.setdefault(what, (done, time.monotonic()))
+            left = clock.left(what, done, total)
             if is_time():
-                _print(f"{done}/{total} {what}{_left(total - done, _rate(started, (done, time.monotonic())))}")
+                _print(f"{done}/{total} {what}{left}")
 
         yield Listeners(lambda progress: _print(describe_classifier(progress)), tell)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}{task.fields[left]}"))
+    with Bars(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}
 
         def count(what: str, done: int, total: int) -> None:
             if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done)
+                tasks[what] = bars.add_task(what, total=total, left="")
+            bars.update(tasks[what], completed=done, left=clock.left(what, done, total))
 
         def listen(progress: DownstreamProgress) -> None:
             count(f"classifiers trained on {progress.trained_on}", progress.finished, progress.total)
@@ -214,6 +214,23 @@ class _Speed:
         if self._first is None or self._first[0] != progress.part or done <= self._first[1]:
             self._first = (progress.part, done, progress.seconds)
         self.rate = _rate(self._first[1:], (done, progress.seconds))
+
+
+class _Clock:
+    """How long counted work will still take.
+
+    Each kind of it begins where the last was heard of, so that its first report tells already.
+    """
+
+    def __init__(self) -> None:
+        self._heard = time.monotonic()
+        self._begun: dict[str, float] = {}
+
+    def left(self, what: str, done: int, total: int) -> str:
+        """The time left in words; nothing where it is not known, and at the end."""
+        now = time.monotonic()
+        begun, self._heard = self._begun.setdefault(what, self._heard), now
+        return _left(total - done, _rate((0, begun), (done, now)))
 
 
 class _Pace:

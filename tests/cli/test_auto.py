@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from understudy import progress
 from understudy.forecast import seconds_of
 from understudy.methods import choice
 
@@ -46,7 +47,8 @@ def test_from_a_folder_to_a_verified_release_without_a_method(call: Caller, pict
     answer = call("train", *facts, "--out", tmp_path / "run", "--json")
     assert answer.json()["method"] == "dp-merf"
     said = answer.err.splitlines()
-    assert any(line.startswith("auto chooses dp-merf for images of 1x28x28: ") for line in said)
+    assert any(line.startswith("auto chooses dp-merf for images of 28x28 in grey: ") for line in said)
+    assert any(line.startswith("pictures are brought to 28x28 in grey") for line in said)
     assert any(line.startswith("delta: 1e-05, a tenth of one over the declared 2,000 records") for line in said)
     described = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (described["method"], described["budget"]["delta"]) == ("dp-merf", 1e-5)
@@ -67,6 +69,7 @@ def test_where_size_or_classes_are_missing_the_error_shows_what_is_there(call: C
     assert "classes: " in call.refused(*train, "--records", 10)
     assert "holds 12 images. What" in call.refused(*train, "--classes", 2)
     assert "records (--records N)" in call.refused("train", "dp-merf", *train[1:], "--classes", 2)
+    assert "holds 12 images in 2 sub-folders" in call.refused("plan", "--data", pictures, "--epsilon", 3)
 
 
 def test_what_auto_cannot_take_is_refused_before_anything_is_read(call: Caller, tmp_path: Path):
@@ -91,9 +94,12 @@ def test_what_auto_cannot_take_is_refused_before_anything_is_read(call: Caller, 
 
 
 @pytest.mark.usefixtures("small_table")
-def test_plan_without_a_method_shows_candidates_and_the_choice(call: Caller):
+def test_plan_without_a_method_shows_candidates_and_the_choice(call: Caller, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     facts = ["--records", 2000, "--classes", 2, "--epsilon", 3, "--device", "cpu"]
-    head, row, *_ = call("plan", *facts).out.splitlines()
+    answer = call("plan", *facts)
+    assert "1/1 candidates planned" in answer.err
+    head, row, *_ = answer.out.splitlines()
     assert head.split()[0] == "candidate"
     assert row.split()[:4] == ["->", "quick", "75", "%"]
     result = call("plan", "auto", *facts, "--json").json()

@@ -118,7 +118,7 @@ def test_two_sentences_say_what_and_why_and_what_to_expect():
     told = introduce(chosen([measured("taught", 0.7), measured("taught", 0.3, records=9000)]))
     assert told.count(". ") == 1
     assert told.endswith(" on this CPU.")
-    for words in ("dp-merf", "0.4 of epsilon for its teacher", "1x28x28", "25 to 75 %", "2 runs on public"):
+    for words in ("dp-merf", "0.4 of epsilon for its teacher", "28x28 in grey", "25 to 75 %", "2 runs on public"):
         assert words in told
 
 
@@ -202,7 +202,8 @@ def test_what_the_card_has_no_room_for_is_left_out(monkeypatch: pytest.MonkeyPat
 
 
 def test_nothing_that_chooses_can_see_a_record():
-    assert set(inspect.signature(choose).parameters) == {"domain", "budget", "device", "time", "compare", "knowledge"}
+    seen = {"domain", "budget", "device", "time", "compare", "knowledge", "watch"}
+    assert set(inspect.signature(choose).parameters) == seen
 
 
 def test_what_it_is_told_is_the_same_whatever_the_records_are():

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from understudy.cli import options as common
 from understudy.errors import BudgetError
-from understudy.forecast import duration, introduce, seconds_of, usual_delta_in_words, warnings
+from understudy.forecast import brought_in_words, duration, introduce, seconds_of, usual_delta_in_words, warnings
+from understudy.progress import show_scoring
 
 if TYPE_CHECKING:
     from understudy.data.domain import Domain
@@ -108,15 +110,22 @@ class _Wished:
 
     def opened(self, source: DataOptions) -> Domain:
         """The domain of the data as `train` would know it."""
+        from understudy.data.check import refuse_undeclared
         from understudy.methods.choice import usual_shape
 
-        return (usual_shape(source) if self.automatic else source).load().domain
+        refuse_undeclared(source)
+        shaped = usual_shape(source) if self.automatic else source
+        if shaped != source:
+            typer.echo(brought_in_words(), err=True)
+        return shaped.load().domain
 
     def chosen(self, domain: Domain) -> Choice:
         from understudy.methods.choice import choose
 
         device = self.config.get("runtime", {}).get("device", "auto")
-        return choose(domain, self._budget(), device, self._seconds(), compare=True)
+        with show_scoring() as listeners:
+            watch = partial(listeners.counts, "candidates planned") if listeners.counts else None
+            return choose(domain, self._budget(), device, self._seconds(), compare=True, watch=watch)
 
     def planned(self, domain: Domain) -> Plan:
         from understudy.methods.base import configure

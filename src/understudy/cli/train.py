@@ -14,7 +14,7 @@ import typer
 
 from understudy.cli import options as common
 from understudy.files import make_folder
-from understudy.forecast import Consent, announce, introduce, seconds_of, usual_delta_in_words
+from understudy.forecast import Consent, announce, brought_in_words, introduce, seconds_of, usual_delta_in_words
 from understudy.progress import watch_run
 from understudy.runs.folder import RunFolder
 
@@ -113,7 +113,10 @@ def _checked(
     refuse_settings(config, preset)
     budget = stated(common.open_budget(*figures))
     refuse_undeclared(source)
-    return usual_shape(source), budget
+    shaped = usual_shape(source)
+    if shaped != source:
+        typer.echo(brought_in_words(), err=True)
+    return shaped, budget
 
 
 def _tell_choice(choice: Choice) -> None:
@@ -156,8 +159,10 @@ def _tell(release: Release, out: Path, as_json: bool) -> None:
         typer.echo(OWN_LABELS)
     if release.certificate.randomness != OS_ENTROPY:
         typer.echo(f"{release.certificate.randomness}: who knows the seed can remove the noise, so `verify` refuses it")
+    run = shlex.quote(str(out))
     typer.echo(
-        f"next: understudy verify {shlex.quote(str(out))}, understudy sample {shlex.quote(str(out))} -n 1000 --to x.npz"
+        f"next: understudy verify {run}, understudy report {run} --to report.html, understudy sample {run} -n 1000 "
+        "--to x.npz"
     )
 
 

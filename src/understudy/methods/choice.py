@@ -130,11 +130,12 @@ def choose(
     time: float | None = None,
     compare: bool = False,
     knowledge: Knowledge | None = None,
+    watch: Callable[[int, int], None] | None = None,
 ) -> Choice:
     """The method and settings for a task by public facts alone; ``time``: seconds that one is ready to wait.
 
     ``compare``: plan every candidate, not only as many as the choice needs. ``knowledge`` is the package's own table
-    unless it is given.
+    unless it is given. ``watch`` hears how many candidates of how many were looked at.
 
     Privacy: see the module; no record is an argument.
     """
@@ -142,7 +143,7 @@ def choose(
     task = _Task(domain, budget.settled(domain.nominal_units), device, on_cpu, patience)
     known, refused = knowledge or read_knowledge(), list[Considered]()
     for runs, near in known.circles(task.signal, domain.values, not on_cpu):
-        considered = _considered(known, runs, near, task, compare)
+        considered = _considered(_entrants(known, runs, near, task), task, compare, watch)
         fitting = [each for each in considered if each.left_out is None]
         if fitting:
             return Choice(_best(fitting), considered, task.signal, near, on_cpu)
@@ -169,22 +170,29 @@ class _Task:
         return self.domain.shape[0] == 3 and not self.on_cpu
 
 
-def _considered(
-    known: Knowledge, runs: Sequence[Measured], near: bool, task: _Task, compare: bool
-) -> tuple[Considered, ...]:
-    """The candidates of these runs, the best first, planned as far as the choice needs or all of them."""
-    considered, enough = list[Considered](), math.inf
-    behind = shortfalls(runs)
+def _entrants(known: Knowledge, runs: Sequence[Measured], near: bool, task: _Task) -> list[Considered]:
+    """The candidates of these runs, the best first, before any of them is planned."""
+    entrants, behind = list[Considered](), shortfalls(runs)
     for name in sorted(behind, key=lambda each: (behind[each], each)):
         own = tuple(run for run in runs if run.candidate == name)
         own = own if near else nearest(own, task.signal)
         for candidate in _forms(known.candidates[name], own, task):
-            next_one = Considered(candidate, own, behind[name], left_out="behind the one that was chosen")
-            if compare or next_one.shortfall <= enough:
-                next_one = _planned(next_one, task)
-            if next_one.left_out is None:
-                enough = min(enough, next_one.shortfall + _AS_GOOD)
-            considered.append(next_one)
+            entrants.append(Considered(candidate, own, behind[name], left_out="behind the one that was chosen"))
+    return entrants
+
+
+def _considered(
+    entrants: Sequence[Considered], task: _Task, compare: bool, watch: Callable[[int, int], None] | None
+) -> tuple[Considered, ...]:
+    """The same, planned as far as the choice needs or all of them."""
+    considered, enough = list[Considered](), math.inf
+    for entrant in entrants:
+        next_one = _planned(entrant, task) if compare or entrant.shortfall <= enough else entrant
+        if next_one.left_out is None:
+            enough = min(enough, next_one.shortfall + _AS_GOOD)
+        considered.append(next_one)
+        if watch is not None:
+            watch(len(considered), len(entrants))
     return tuple(considered)
 
 
