@@ -149,10 +149,17 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "the warm-up looks at records",
         LEARNER,
-        "        config, device = self._config.warm_up, self._run.device\n",
-        "        config, device = self._config.warm_up, self._run.device\n"
-        "        images = torch.cat([images, torch.from_numpy(self._run.data.images).to(device)])\n"
-        "        labels = None\n",
+        "        pools = [] if released is None else [(released, batch - among)]\n",
+        "        pools = [] if released is None else [(released, batch - among)]\n"
+        "        records = torch.from_numpy(self._run.data.images), torch.from_numpy(self._run.data.labels)\n"
+        "        pools.append((records, 1))\n",
         f"{_LOSS}::test_the_warm_up_learns_from_the_images_it_is_given_and_reads_no_record",
+    ),
+    bug(
+        "leaves that are records",
+        LEARNER,
+        "leaves = dead_leaves(config.images, drawn.shape, self._random)",
+        "leaves = torch.from_numpy(self._run.data.images)",
+        f"{_LOSS}::test_of_every_batch_of_the_warm_up_the_part_that_is_asked_for_is_leaves_without_a_class",
     ),
 )
