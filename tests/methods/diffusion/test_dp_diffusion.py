@@ -80,8 +80,12 @@ def test_the_preset_for_colour_fits_a_card_and_a_lunch_break():
     assert plan.seconds_on_gpu < 45 * 60
     rows = config.privacy.batch * config.method.draws
     assert rows % config.runtime.micro_batch == 0, "no pass is half empty"
-    with pytest.raises(InputError, match="batch: an expected size of 4096 out of 200"):
-        plan_of("gpu-colour", domain.model_copy(update={"nominal_people": 200}), privacy=GIVEN)
+
+
+@pytest.mark.parametrize(("few", "batch"), [({"nominal_records": 2000}, 400), ({"nominal_people": 170}, 34)])
+def test_the_preset_for_colour_takes_a_batch_that_few_units_can_fill(few, batch):
+    domain = Domain(shape=(3, 32, 32), classes=2, nominal_records=50_000).model_copy(update=few)
+    assert plan_of("gpu-colour", domain, privacy=GIVEN).config_as(DpDiffusionConfig).privacy.batch == batch
 
 
 # One H200; the peaks that rows of ``headline.py`` measured.

@@ -155,9 +155,10 @@ _GPU_EPS1 = overlay(
     },
 )
 # For 32x32 images in colour on a graphics card. Leaves have taught the network edges and textures, so private steps may
-# look at more noise, where outlines and colours are decided. Widths that are powers of two fill a card best.
+# look at more noise, where outlines and colours are decided. Widths that are powers of two fill a card best. The batch
+# is left to the declared number of records.
 _GPU_COLOUR = {
-    "privacy": {"batch": 4096, "steps": 1000, "embedding_share": 0.15},
+    "privacy": {"steps": 1000, "embedding_share": 0.15},
     "method": {
         "widths": [64, 128, 128],
         "draws": 2,
