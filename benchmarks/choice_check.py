@@ -2,16 +2,16 @@
 
     python benchmarks/choice_check.py --device cuda --time 5m
     python benchmarks/choice_check.py --device cpu --time 20m --at-once 6 --records 5000
-    python benchmarks/choice_check.py --device cpu --data malaria-cells --epsilon 3
+    python benchmarks/choice_check.py --device cpu --data malaria-cells --epsilon 3 --repeats 3
 
 For each data set and epsilon, what ``auto`` chooses for the time is trained, and beside it the best candidate, in the
 eyes of the table, of each of the four methods that it thinks best and that fit the time. All are scored alike: a CNN,
 and in colour the residual network of ``headline.py``, trained on generated images alone, on real test images (on a
 processor in the fast mode). Writes ``results/choice-check-<device>.json``, after every run: rows of single runs, and
-for each task the error rate of ``auto`` over the least of all (of the mean of both classifiers, where there are two),
-and the time it took over the time it promised. Times are promised for one H200 or for two CPU cores, so a run on a
-processor has ``--threads 2``. Runs that are in the file already are not made again. The table is that of the package:
-bring it up to date before (``choices.py --table``).
+for each task the error rate of ``auto`` over the least of all (the mean over ``--repeats`` runs and over both
+classifiers, where there are two), and the time it took over the time it promised. Times are promised for one H200 or
+for two CPU cores, so a run on a processor has ``--threads 2``. Runs that are in the file already are not made again.
+The table is that of the package: bring it up to date before (``choices.py --table``).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -176,22 +177,27 @@ def every_choice(options: argparse.Namespace) -> Iterator[tuple[Task, Choice | s
 def missing(
     choices: Mapping[Task, Choice | str], rows: Sequence[Mapping[str, Any]], options: argparse.Namespace
 ) -> Iterator[list[str]]:
-    """The commands of runs that were not made yet; those of what was chosen come first."""
-    for task, choice in choices.items():
+    """The commands of runs that were not made yet; those of what was chosen come first, and repeats last."""
+    for repeat, (task, choice) in product(range(options.repeats), choices.items()):
         for name, considered in {} if isinstance(choice, str) else rivals(choice).items():
-            if run_of(task, considered, rows, options) is None:
+            if len(runs_of(task, considered, rows, options)) <= repeat:
                 words = [__file__, "--only", task.data, str(task.records), f"{task.epsilon:g}", name]
                 words += ["--device", options.device, "--time", options.time, "--threads", str(options.threads)]
                 words += ["--samples", str(options.samples)]
                 yield [*words, *(["--metrics", options.metrics] if options.metrics else [])]
 
 
-def run_of(
+def runs_of(
     task: Task, considered: Considered, rows: Sequence[Mapping[str, Any]], options: argparse.Namespace
-) -> Mapping[str, Any] | None:
-    """The run of a candidate, if it was made."""
+) -> list[Mapping[str, Any]]:
+    """The runs of a candidate that were made."""
     wanted = json.loads(json.dumps(identity(task, considered, options)))
-    return next((row for row in rows if wanted.items() <= row.items()), None)
+    return [row for row in rows if wanted.items() <= row.items()]
+
+
+def mean_error(runs: Sequence[Mapping[str, Any]]) -> float:
+    """Over runs and classifiers."""
+    return float(np.mean([error for row in runs for error in row["error_rates"].values()]))
 
 
 def judged(
@@ -201,18 +207,19 @@ def judged(
     told: dict[str, Any] = {"data": task.data, "records": task.records, "epsilon": task.epsilon}
     if isinstance(choice, str):
         return told | {"refused": choice}
-    found = {name: run_of(task, each, rows, options) for name, each in rivals(choice).items()}
-    made = {name: row for name, row in found.items() if row is not None}
+    found = {name: runs_of(task, each, rows, options) for name, each in rivals(choice).items()}
+    made = {name: runs for name, runs in found.items() if runs}
     told |= {"auto": choice.chosen.candidate.name, "measured_near": choice.near, "complete": len(made) == len(found)}
     own = made.get(choice.chosen.candidate.name)
     if own is None:
         return told
-    errors = {name: sum(row["error_rates"].values()) / len(row["error_rates"]) for name, row in made.items()}
+    errors = {name: mean_error(runs) for name, runs in made.items()}
     least = min(errors, key=lambda name: errors[name])
     ratio = errors[choice.chosen.candidate.name] / errors[least]
-    late = own["train_seconds"] / own["promised_seconds"]
+    late = float(np.mean([row["train_seconds"] / row["promised_seconds"] for row in own]))
     return told | {
         "best": least,
+        "runs": {name: len(runs) for name, runs in made.items()},
         "mean_errors": errors,
         "ratio_of_errors": ratio,
         "within_ten_percent": ratio <= _WITHIN,
@@ -230,6 +237,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--epsilon", nargs="+", type=float, default=[3.0, 10.0])
     parser.add_argument("--samples", type=int, help="drawn and trained on; 20000 on a graphics card, else 4000")
     parser.add_argument("--metrics", help="of cnn and resnet; cnn unless given, in colour both")
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each candidate, whose mean counts")
     parser.add_argument("--at-once", type=int, default=1, help="runs at a time")
     parser.add_argument("--threads", type=int, default=2, help="of a run on a processor")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no run after so many")
