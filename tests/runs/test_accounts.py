@@ -12,9 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from PIL import Image
 
 from understudy.api import TrainOptions, annotate, release_early, resume, train
+from understudy.data.arrays import from_arrays
 from understudy.data.dataset import ImageDataset
+from understudy.data.domain import SourceOptions
 from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.methods.embedding.dp_merf import DpMerf
 from understudy.privacy import accounting
@@ -27,6 +31,7 @@ from understudy.release.verify import verify
 from understudy.runs.accounts import Account, AccountName, account_names, accounts_folder, open_account
 from understudy.runs.accounts import read_account as account_of
 from understudy.runs.bookings import Booking
+from understudy.runs.recognition import remember, warn_past_accounts
 
 from ..helpers.data import of_people, tiny_data
 from ..helpers.runs import interrupt, open_to_others, tiny_train
@@ -375,6 +380,7 @@ from understudy.privacy.filters import Charge
 from understudy.privacy.ledger import Ledger
 from understudy.runs.accounts import AccountName, read_account
 from understudy.runs.bookings import Booking
+from understudy.runs.recognition import remember, warn_past_accounts
 from understudy.errors import BudgetError
 
 number, count, ledger = int(sys.argv[1]), int(sys.argv[2]), Ledger(Path("none"))
@@ -455,6 +461,27 @@ def test_the_owner_is_warned_where_data_of_an_account_go_past_it_and_nothing_of_
         assert said == []
     with pytest.warns(UserWarning, match="went through tiny before, which does not count this run"):
         tiny_train("dp-merf", again, tmp_path / "python")
+
+
+def blobs(seed: int) -> NDArray[np.uint8]:
+    """Pictures in colour with large bright and dark parts."""
+    rough = np.random.default_rng(seed).integers(0, 256, (200, 4, 4, 3), dtype=np.uint8)
+    return np.stack([np.asarray(Image.fromarray(each).resize((32, 32))) for each in rough])
+
+
+@pytest.mark.parametrize(("channels", "side"), [(3, 32), (1, 28), (3, 16)])
+def test_data_are_known_again_in_another_size_and_in_grey(account, channels, side):
+    options = SourceOptions(size=(side, side), channels=channels, unlabelled=True)
+    first, same, other = (
+        from_arrays(blobs(seed), None, records=200, options=chosen)
+        for seed, chosen in ((0, SourceOptions(unlabelled=True)), (0, options), (1, options))
+    )
+    remember("tiny", first)
+    said: list[str] = []
+    warn_past_accounts(other, None, said.append)
+    assert said == []
+    warn_past_accounts(same, None, said.append)
+    assert len(said) == 1
 
 
 def test_prints_that_cannot_be_read_are_told_and_stop_no_run(account, tmp_path):

@@ -3,6 +3,10 @@
 Nothing is decided by it, and nothing of it is published: whether data were seen before depends on the data. The prints
 are kept beside the accounts, for their owner alone. They are made with a key that lies in a file of its own, so that
 they confirm no guess to whoever gets hold of them alone.
+
+An image is marked by how bright its parts are, so that it is known again in another size, and in grey. From 28x28 in
+grey to 16x16 or 32x32, in colour where there are any, data keep a sixth to two thirds of their marks (malaria cells,
+CIFAR-10, MNIST), to 8x8 at most a tenth; two halves of MNIST share a twenty-fifth.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from understudy.data.dataset import ImageDataset
 from understudy.errors import UnderstudyError
@@ -25,6 +30,8 @@ from understudy.runs.accounts import account_names, accounts_folder, exclusive
 _KEPT = 256  # smallest marks of single images: enough to tell a tenth in common from none
 _SHARED = 0.1
 _BLOCK = 1024
+_GRID, _STEP = 4, 16  # fields of an image to each side, and the shades that count as one (of 256)
+_GREY = np.array([0.299, 0.587, 0.114])  # as pictures are turned to grey
 Seen = dict[str, list[list[str]]]
 
 
@@ -115,12 +122,27 @@ def _print(data: ImageDataset, key: bytes) -> set[str]:
 
 def _marks(data: ImageDataset, key: bytes) -> Iterator[str]:
     for start in range(0, len(data.images), _BLOCK):
-        for image in np.ascontiguousarray(data.images[start : start + _BLOCK]):
-            yield hashlib.blake2b(image.data, digest_size=8, key=key).hexdigest()
+        for fields in _fields(data.images[start : start + _BLOCK]):
+            yield hashlib.blake2b(fields.tobytes(), digest_size=8, key=key).hexdigest()
+
+
+def _fields(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Of images (N, C, H, W) the shade of each field of a grid, whatever their size and colours."""
+    channels, height, width = images.shape[1:]
+    grey = np.einsum("c,nchw->nhw", _GREY if channels == 3 else np.full(channels, 1 / channels), images)
+    shades = np.einsum("ah,nhw,bw->nab", _shares(height), grey, _shares(width))
+    return (shades / _STEP).astype(np.uint8)
+
+
+def _shares(side: int) -> NDArray[np.float64]:
+    """How much each of the pixels along a side adds to the mean of each field."""
+    starts, pixels = np.arange(_GRID)[:, None] * side / _GRID, np.arange(side)
+    covered = np.minimum(starts + side / _GRID, pixels + 1) - np.maximum(starts, pixels)
+    return np.maximum(covered, 0) * _GRID / side
 
 
 def _alike(first: set[str], second: set[str]) -> bool:
-    """Whether two prints are of the same data, or of data with more than a tenth of their images in common."""
+    """Whether two prints are of the same data, or of data with more than a tenth of their marks in common."""
     ours, theirs = ({mark for mark in marks if len(mark) == 16} for marks in (first, second))
     if {mark for mark in first if len(mark) != 16} & {mark for mark in second if len(mark) != 16}:
         return True
