@@ -38,7 +38,9 @@ def test_empty_folder(call: Caller, tmp_path: Path):
 def test_corrupt_image(call: Caller, tmp_path: Path):
     picture(tmp_path / "images" / "a.png")
     (tmp_path / "images" / "b.png").write_bytes(b"\x89PNG not at all")
-    assert "b.png" in train(call, tmp_path, tmp_path / "images", *BUDGET, "--records", 10)
+    sentence = train(call, tmp_path, tmp_path / "images", *BUDGET, "--records", 10)
+    assert "b.png" in sentence
+    assert "`understudy data check` lists all such files" in sentence
 
 
 def test_mixed_sizes(call: Caller, tmp_path: Path):
@@ -117,6 +119,7 @@ def test_unknown_keys_of_a_file(call: Caller, tmp_path: Path, archive: Path):
         ("value_range", "key=value"),
         ("value_range=1,0", "value_range"),
         ("channels=2", "channels"),
+        ("window=40", "window: ['40'] has too few values"),
     ],
 )
 def test_unknown_declarations(call: Caller, tmp_path: Path, archive: Path, declaration: str, words: str):
@@ -130,6 +133,7 @@ def test_unknown_shapes(call: Caller, tmp_path: Path, archive: Path):
     plan = ["plan", "dp-merf", "--records", 10, *BUDGET, "--shape"]
     assert "4 channels" in call.refused(*plan, "4x28x28")
     assert "7x7" in call.refused(*plan, "7x7")
+    assert "'0x28x28' is not of the form channels x height x width" in call.refused(*plan, "0x28x28")
 
 
 def test_people_who_are_not_counted_are_not_planned_as_records(call: Caller):

@@ -25,7 +25,7 @@ def test_evaluate_keeps_its_figures_with_the_run(call: Caller, train_arguments: 
     )
     assert call(*train_arguments).code == 0
     data = ["--data", tmp_path / "data.npz", "--metrics", "logistic_regression"]
-    assert "one set only" in call.refused("evaluate", tmp_path / "run", *data)
+    assert "--test-data PATH" in call.refused("evaluate", tmp_path / "run", *data)
     command = ["evaluate", tmp_path / "run", *data, "--test-data", tmp_path / "test.npz", "--samples", 60]
     result = call(*command, "--json").json()
     assert result["stamp"] == STAMP

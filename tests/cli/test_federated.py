@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from understudy.release.release import load
@@ -35,6 +36,20 @@ def test_simulate_deals_out_data_without_clients_and_says_what_holds_against_who
         assert words in answer.out
     assert load(tmp_path / "run").certificate.events[0].sampling.subsets == 5
     assert verify(tmp_path / "run").passed
+
+
+def test_train_in_one_process_states_no_figure_against_a_server_that_was_not_there(config, tmp_path, call: Caller):
+    images, clients = np.zeros((20, 8, 8), np.uint8), np.arange(20) % 5
+    np.savez(tmp_path / "wards.npz", images=images, clients=clients)
+    declared = ("--records", 20, "--declare", "clients=true", "--declare", "nominal_clients=5")
+    budget = ("--epsilon", 10, "--delta", "1e-5", "--config", config)
+    answer = call(
+        "train", "gs-wgan-federated", "--data", tmp_path / "wards.npz", *declared, *budget, "--out", tmp_path / "run"
+    )
+    assert answer.code == 0, answer.err
+    assert "against the public, that is whoever sees the release: epsilon" in answer.out
+    assert "all clients were in this one process, so there was no server" in answer.out
+    assert "against the server" not in answer.out
 
 
 def test_simulate_can_answer_in_json(config, tmp_path, call: Caller):

@@ -67,6 +67,12 @@ def test_the_declared_window_becomes_the_range_of_an_image(tmp_path: Path) -> No
     assert data.domain.shape == (1, 8, 8)
 
 
+def test_an_element_that_dicom_does_not_know_is_no_broken_file(tmp_path: Path) -> None:
+    write(tmp_path / "a.dcm", scan())
+    sentence = refused(tmp_path, window=(40, 400), person="column:PatientId", nominal_people=2)
+    assert "DICOM has no element 'PatientId'; pass its keyword, for example PatientID" in sentence
+
+
 def test_values_are_rescaled_first_and_inverted_where_white_is_zero(tmp_path: Path) -> None:
     stored = (HOUNSFIELD + 1024).astype(np.uint16)
     write(tmp_path / "x" / "IM0001", scan(stored), RescaleSlope="1", RescaleIntercept="-1024")

@@ -137,7 +137,7 @@ def test_other_names_of_columns_are_declared(table: Path) -> None:
     assert "classes were declared, but no column says them; it has scan, diagnosis, patient" in sentence
     data = opened(table, classes=2, image="column:scan", label="column:diagnosis")
     assert column(data.labels) == [0, 1, 0]
-    assert "no column 'scna' for image=column:scna; it has scan" in refused(table, image="column:scna")
+    assert "no column 'scna' for image=column:scna; pass one that it has: scan" in refused(table, image="column:scna")
 
 
 def test_rows_that_are_broken_are_named(table: Path) -> None:

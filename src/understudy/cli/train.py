@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 
 NAME = "train"
+_NO_SERVER = (
+    "all clients were in this one process, so there was no server: what would hold against one, and against other"
+    " clients, is in the certificate"
+)
 
 
 def command(
@@ -150,8 +154,8 @@ def _tell(release: Release, out: Path, as_json: bool) -> None:
         marks |= common.account_figures(release.certificate)
         common.print_json({**names, **figures} | marks | _other_figures(release, out))
         return
-    for line in by_viewer(release.certificate.guarantees):
-        typer.echo(line)
+    for line in by_viewer(release.certificate.guarantees)[:1]:
+        typer.echo(f"{line}; {_NO_SERVER}")
     typer.echo(f"{stamp or claim(release.certificate.headline)}: the release is in {RunFolder(out).release}")
     common.tell_account(release.certificate)
     _tell_other_figures(release, out)

@@ -73,7 +73,9 @@ def column_name(
         return None
     if place.column not in present:
         shown = shorten(present)
-        raise InputError(f"{source}: no column {place.column!r} for {what}={declared}; it has {shown or 'none'}")
+        raise InputError(
+            f"{source}: no column {place.column!r} for {what}={declared}; pass one that it has: {shown or 'none'}"
+        )
     return place.column
 
 

@@ -108,6 +108,9 @@ def _read(name: str, content: Path | bytes, keywords: list[str]) -> Dataset:
         import pydicom
     except ImportError:
         raise InputError(f"{name}: DICOM needs pydicom; install it with pip install 'understudy[medical]'") from None
+    unknown = next((keyword for keyword in keywords if pydicom.datadict.tag_for_keyword(keyword) is None), None)
+    if unknown is not None:
+        raise InputError(f"{name}: DICOM has no element {unknown!r}; pass its keyword, for example PatientID")
     stream = content if isinstance(content, Path) else BytesIO(content)
     return pydicom.dcmread(stream, specific_tags=list(keywords))
 

@@ -219,6 +219,8 @@ def first_sentence(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"])
     if not where:
         return message
+    if first["type"] == "missing" and len(first["loc"]) > 1:  # a list that is too short
+        return f"{first['loc'][0]}: {first.get('input')!r} has too few values; see docs/data.md"
     if first["type"] == "extra_forbidden":
         return f"{where}: there is no such option; known are {', '.join(sorted(SourceOptions.model_fields))}"
     return f"{where}: {first.get('input')!r} is not valid ({message[:1].lower()}{message[1:]}); see docs/data.md"

@@ -174,7 +174,7 @@ def _taken_levels(folder: Path, places: tuple[_Folder, ...], options: SourceOpti
     if person is not None and person.kind == "folder":
         taken.add(person.level)
     for level in taken:
-        whom, asked = ("client", "clients=True") if options.clients else ("person", options.person)
+        whom, asked = ("client", "clients=True") if options.clients else ("person", f"person={options.person}")
         if not any(len(place.parts) >= level for place in places):
             raise InputError(f"{folder}: {asked}, but there is no sub-folder per {whom}; add them or leave it out")
         above = [place for place in places if place.pictures and len(place.parts) < level]

@@ -69,7 +69,7 @@ class Broken:
         """One more broken file."""
         self.found.append(str(error))
         if self.allowed == 0:
-            raise error
+            raise InputError(f"{error}; `understudy data check` lists all such files")
         if self.allowed is not None and len(self.found) > self.allowed:
             raise InputError(
                 f"{error}; more than skip_broken={self.allowed} (--skip-broken {self.allowed}) are broken; "

@@ -164,7 +164,10 @@ def existing(source: str | Path) -> Path:
 
 def _one_set_only(path: Path, split: str) -> None:
     if split != "train":
-        raise InputError(f"split: {split!r} was asked, but {path} holds one set only; pass the path of the {split} set")
+        raise InputError(
+            f"split: {split!r} was asked, but {path} holds one set only; pass the path of the {split} set (to evaluate:"
+            " --test-data PATH)"
+        )
 
 
 # Pictures one by one
@@ -399,7 +402,7 @@ _TEXTS = ("person", "label", "image", "name")
 
 def parse_shape(text: str) -> tuple[int | None, int, int]:
     """``1x28x28`` or ``28x28`` as (channels or None, height, width)."""
-    match = re.fullmatch(r"(?:(\d{1,6})x)?(\d{1,6})x(\d{1,6})", text.strip().lower())
+    match = re.fullmatch(r"(?:([1-9]\d{0,5})x)?(\d{1,6})x(\d{1,6})", text.strip().lower())
     if match is None:
         raise InputError(f"shape: {text!r} is not of the form channels x height x width; pass for example 1x28x28")
     channels, height, width = match.groups()

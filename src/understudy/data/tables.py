@@ -261,7 +261,8 @@ def open_hugging_face(folder: Path, split: str) -> Dataset:
             place = folder / split
         elif split != "train":
             raise InputError(
-                f"split: {split!r} was asked, but {folder} holds one set only; pass the path of the {split} set"
+                f"split: {split!r} was asked, but {folder} holds one set only; pass the path of the {split} set (to"
+                " evaluate: --test-data PATH)"
             )
         return load_from_disk(str(place))
     except InputError:
