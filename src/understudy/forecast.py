@@ -70,10 +70,8 @@ def announce(plan: Plan, consent: Consent, say: Callable[[str], None]) -> None:
         consent.require(plan.method, seconds)
     where = "on this CPU" if on_cpu else f"on {describe_device(device)}"
     say(f"{plan.method}: {plan.steps:,} steps, roughly {duration(seconds)} {where}")
-    for remark in plan.remarks:
-        say(f"{'warning' if remark.startswith('delta') else 'remark'}: {remark}")
-    for sentence in warnings(plan):
-        say(f"warning: {sentence}")
+    for kind, sentence in cautions(plan):
+        say(f"{kind}: {sentence}")
     if is_long:
         consent.obtain()
 
@@ -136,6 +134,12 @@ def usual_delta_in_words(plan: Plan) -> str:
         f"delta: {plan.budget.delta:g}, a tenth of one over the declared {domain.nominal_units:,} "
         f"{'records' if domain.nominal_people is None else 'people'} and at most 1e-05, since --delta was left out"
     )
+
+
+def cautions(plan: Plan) -> list[tuple[str, str]]:
+    """What its owner should know first, each a ``warning`` or a ``remark``."""
+    remarks = [("warning" if remark.startswith("delta") else "remark", remark) for remark in plan.remarks]
+    return remarks + [("warning", sentence) for sentence in warnings(plan)]
 
 
 def warnings(plan: Plan) -> tuple[str, ...]:

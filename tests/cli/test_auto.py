@@ -107,6 +107,9 @@ def test_plan_without_a_method_shows_candidates_and_the_choice(call: Caller, mon
     assert result["plan"]["delta"] == 1e-5
     assert [each["candidate"] for each in result["candidates"]] == ["quick"]
     assert "leave --time out" in call.refused("plan", "dp-merf", *facts, "--time", "1h")
+    few = call("plan", "--records", 400, "--classes", 2, "--epsilon", 3, "--delta", 0.01, "--device", "cpu").out
+    assert "warning: delta: 0.01 times 400 records" in few
+    assert "warning: records: 400 are declared; below 500" in few
 
 
 def test_a_named_method_has_the_usual_delta_too(call: Caller):

@@ -12,7 +12,15 @@ import typer
 
 from understudy.cli import options as common
 from understudy.errors import BudgetError
-from understudy.forecast import brought_in_words, duration, introduce, seconds_of, usual_delta_in_words, warnings
+from understudy.forecast import (
+    brought_in_words,
+    cautions,
+    duration,
+    introduce,
+    seconds_of,
+    usual_delta_in_words,
+    warnings,
+)
 from understudy.progress import show_scoring
 
 if TYPE_CHECKING:
@@ -178,6 +186,8 @@ def _tell_choice(choice: Choice, as_json: bool) -> None:
         if considered.plan is None:
             typer.echo(f"left out: {considered.candidate.name}: {considered.left_out}")
     typer.echo(introduce(choice))
+    for kind, sentence in cautions(choice.plan):
+        typer.echo(f"{kind}: {sentence}")
     typer.echo(f"delta is {choice.plan.budget.delta:g}; `understudy plan {choice.method}` shows more of one method")
 
 
@@ -225,8 +235,7 @@ def _describe(plan: Plan) -> str:
         ("memory", f"about {max(1, round(plan.memory_bytes / 2**20)):,} MiB"),
         ("time", f"roughly {duration(plan.seconds)} on two CPU cores, {duration(plan.seconds_on_gpu)} on one H200"),
         *(("assumed public", statement) for statement in plan.domain.assumed_public()),
-        *(("remark", remark) for remark in plan.remarks),
-        *(("warning", sentence) for sentence in warnings(plan)),
+        *cautions(plan),
     ]
     return "\n".join(f"{name:<18}{value}" for name, value in rows)
 

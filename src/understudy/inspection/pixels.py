@@ -252,7 +252,8 @@ def _same(name: str, apart: float) -> Finding:
 
 def _noise(noisy: Sequence[tuple[str, float, float, float, NDArray[np.float64] | None]], classes: int) -> Finding:
     named = tuple(name for name, *_ in noisy)
-    share, found = float(np.mean([each[1] for each in noisy])), float(np.mean([each[3] for each in noisy]))
+    share = float(np.mean([each[1] for each in noisy]))
+    found = round(float(np.mean([each[3] for each in noisy])), 2) + 0.0  # never -0.00
     usual = [float(each[4].mean()) for each in noisy if each[4] is not None]
     where = "The images" if len(named) == classes else f"The images of class {listed(named)}"
     beside = (
