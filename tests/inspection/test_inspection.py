@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import understudy as us
 from understudy.data.domain import Domain
@@ -15,6 +17,7 @@ from understudy.inspection.inspection import NOT_PRIVATE, PRIVATE, inspect_sampl
 from understudy.inspection.samples import Samples, draw_samples, real_samples
 
 from ..federated.helpers import federated_data, tiny_config
+from ..release.building import make_release
 from .building import CHANGES, PER_CLASS, digits, inverse, quarter_turn, samples, some
 
 
@@ -306,3 +309,17 @@ def test_what_cannot_be_compared_is_refused():
         inspect_samples(few)
     with pytest.raises(InputError, match="--samples 40 or more"):
         real_samples(digits(), 10)
+
+
+def test_whoever_waits_for_samples_hears_of_each_piece_of_a_class(monkeypatch: pytest.MonkeyPatch):
+    release, heard = make_release(), list[tuple[int, int]]()
+
+    def in_halves(count: int, label: object, watch: Callable[[int], None]) -> tuple[NDArray[np.uint8], None]:
+        watch(count // 2)
+        return np.zeros((count, 8, 8), dtype=np.uint8), None
+
+    monkeypatch.setattr(type(release), "sample", lambda self, *given, **named: in_halves(*given, **named))
+    draw_samples(release, 40, "suspects", lambda done, total: heard.append((done, total)))
+    total = 40 * (release.domain.classes or 1)
+    assert heard[:3] == [(20, total), (40, total), (60, total)]
+    assert heard[-1] == (total, total)

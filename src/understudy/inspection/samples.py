@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,16 +68,22 @@ def draw_samples(
     _check_number(per_class, name)
     _check_classes(release.domain)
     labels = [None] if release.domain.classes is None else [[label] for label in range(release.domain.classes)]
-    images = []
+    images = list[NDArray[np.uint8]]()
     for label in labels:
-        images.append(release.sample(per_class, label)[0])
-        if watch is not None:
-            watch(per_class * len(images), per_class * len(labels))
+        heard = None if watch is None else partial(_count, watch, per_class * len(images), per_class * len(labels))
+        images.append(release.sample(per_class, label, watch=heard)[0])
+        if heard is not None:
+            heard(per_class)
     weights, deviation = release.generator.config.label_weights, _deviation_of_shares(release)
     if weights is None or deviation is None:
         return Samples(name, release.domain, tuple(images))
     total = sum(weights)
     return Samples(name, release.domain, tuple(images), tuple(weight / total for weight in weights), deviation)
+
+
+def _count(watch: Callable[[int, int], None], before: int, total: int, drawn: int) -> None:
+    """Tell how many of all images there are, from those of the class that is being drawn."""
+    watch(before + drawn, total)
 
 
 def real_samples(data: ImageDataset, per_class: int) -> Samples:
