@@ -121,7 +121,7 @@ def store_set(
 
 @app.command("check")
 def check_set(
-    path: Annotated[str, typer.Argument(help="A folder, table or archive, as `train --data` takes it.")],
+    path: Annotated[str, typer.Argument(help="A known name, folder, table or archive, as `train --data` takes it.")],
     split: Annotated[str, typer.Option("--split", help="train or test, where there are both.")] = "train",
     classes: common.Classes = None,
     shape: common.Shape = None,
