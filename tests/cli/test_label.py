@@ -175,3 +175,19 @@ def test_bad_input_is_one_sentence(call: Caller, taught: Path, archive: Path, re
 def test_a_release_without_labels_names_nothing(call: Caller, archive: Path, tmp_path: Path):
     plain = make_release(classes=None).save(tmp_path / "plain")
     assert "understudy annotate" in call.refused("label", plain, "--images", archive, "--to", tmp_path / "labels.csv")
+
+
+def test_who_waits_for_names_hears_how_many_images_are_done(taught, monkeypatch):
+    release = load(taught / "release")
+    release.generator.config = release.generator.config.model_copy(update={"names": True})
+    monkeypatch.setattr("understudy.models.annotator._DRAWS", 4)
+    monkeypatch.setattr("understudy.models.annotator._NAMED", 6)
+    drawn: list[int] = []
+    images, _ = release.sample(10, watch=drawn.append)
+    assert drawn == [4, 6, 10]  # so many at a time, of six that were drawn together
+    named: list[int] = []
+    release.probabilities(images, named.append)
+    assert named == [4, 8, 10]
+    alone: list[int] = []
+    release.generator.base.sample(torch.zeros(3, dtype=torch.long), torch.Generator(), watch=alone.append)
+    assert alone == [3]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ import typer
 
 from understudy.cli import options as common
 from understudy.errors import CheckError
-from understudy.progress import show_progress
+from understudy.progress import show_progress, show_scoring
 
 if TYPE_CHECKING:
     from understudy.privacy.audits import AuditRecord
@@ -43,8 +42,8 @@ def mechanisms(
 
     probes, budget = probes_of(tuple(methods or ())), Budget(epsilon, delta)
     settings = AuditOptions(trials, confidence, len(probes))
-    with _playing() as listener:
-        found = [audit_mechanism(probe, budget, replace(settings, listener=listener)) for probe in probes]
+    with show_scoring() as listeners:
+        found = [audit_mechanism(probe, budget, replace(settings, listener=listeners.counts)) for probe in probes]
     _conclude(found, to, as_json)
 
 
@@ -135,20 +134,3 @@ def _conclude(found: Sequence[AuditRecord], to: Path | None, as_json: bool) -> N
                 f"audit: {audit.method}: epsilon is at least {audit.epsilon_lower:.4g}, above the claimed "
                 f"{audit.claimed:.4g}; release nothing that it made"
             )
-
-
-@contextmanager
-def _playing() -> Iterator[Callable[[str, int, int], None]]:
-    """Progress of mechanism audits on stderr."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, object] = {}
-
-        def show(title: str, done: int, most: int) -> None:
-            if title not in tasks:
-                tasks[title] = bar.add_task(title)
-            bar.update(tasks[title], completed=done, total=most)  # type: ignore[arg-type]
-
-        yield show

@@ -11,6 +11,7 @@ import typer
 
 from understudy.cli import options as common
 from understudy.errors import InputError
+from understudy.progress import show_scoring
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,7 +59,8 @@ def label_to(release: Release, images: str, to: Path) -> dict[str, Any]:
     release.check_classifier()
     shape = "x".join(str(side) for side in release.domain.shape)
     shown = planes_last(DataOptions(images, records=1, shape=shape, declared=("unlabelled=true",)).load().images)
-    likely = release.probabilities(shown)
+    with show_scoring() as listeners:
+        likely = release.probabilities(shown, listeners.counting("images named", len(shown)))
     if table:
         _write_table(to, _places(images, len(shown)), likely, release.domain.class_names)
     else:

@@ -6,6 +6,7 @@ What a reader has to say about the data it read goes to stderr, for the owner al
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -176,7 +177,7 @@ def tell_order(names: Sequence[str]) -> None:
     listed = ",".join([*names[:_MOST_SHOWN], *(["..."] if len(names) > _MOST_SHOWN else [])])
     tell(
         f"labels: {numbered} (in the sorted order of the names, which are not published; to publish them or to choose"
-        f" the order, pass --declare class_names={listed})"
+        f" the order, pass --declare {shlex.quote(f'class_names={listed}')})"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -130,9 +131,13 @@ class AnnotatedGenerator(Generator):
         return self.base.pixels(raw)
 
     @torch.no_grad()
-    def annotate(self, images: Tensor) -> Tensor:
-        """Log-probabilities (N, classes) of 8-bit images (N, C, H, W)."""
-        pieces = [self.annotator(chunk.float() / 255).log_softmax(dim=1) for chunk in images.split(_DRAWS)]
+    def annotate(self, images: Tensor, watch: Watch | None = None) -> Tensor:
+        """Log-probabilities (N, classes) of 8-bit images (N, C, H, W); ``watch`` hears how many are done."""
+        pieces: list[Tensor] = []
+        for chunk in images.split(_DRAWS):
+            pieces.append(self.annotator(chunk.float() / 255).log_softmax(dim=1))
+            if watch is not None:
+                watch(sum(map(len, pieces)))
         return torch.cat(pieces) if pieces else torch.empty((0, self.config.classes or 1))
 
     @property
@@ -155,10 +160,9 @@ class AnnotatedGenerator(Generator):
             return self.sample(labels, generator, temperature, watch), labels
         images, names = [labels.new_empty((0, *self.config.shape), dtype=torch.uint8)], [labels[:0]]
         for chunk in labels.split(_NAMED):
+            before = sum(map(len, names))
             images.append(self.base.sample(chunk, generator, temperature))
-            names.append(self._named(images[-1], chunk))
-            if watch is not None:
-                watch(sum(map(len, names)))
+            names.append(self._named(images[-1], chunk, None if watch is None else partial(_further, watch, before)))
         return torch.cat(images), torch.cat(names)
 
     @torch.no_grad()
@@ -200,17 +204,17 @@ class AnnotatedGenerator(Generator):
             by_chance=float(laws[0] @ laws[1]),
         )
 
-    def _named(self, images: Tensor, drawn_for: Tensor) -> Tensor:
+    def _named(self, images: Tensor, drawn_for: Tensor, watch: Watch | None = None) -> Tensor:
         """The class of each image: what the classifier says of it, and what it was drawn for, each with its weight."""
         assert isinstance(self.config, AnnotatedGeneratorConfig)
-        scores = self._scores(images).to(drawn_for.device)
+        scores = self._scores(images, watch).to(drawn_for.device)
         own = nn.functional.one_hot(drawn_for, scores.shape[1])
         return (scores + self.config.drawn_weight * own).argmax(dim=1)
 
-    def _scores(self, images: Tensor) -> Tensor:
+    def _scores(self, images: Tensor, watch: Watch | None = None) -> Tensor:
         """What the classifier says of images that were drawn: log-probabilities, shifted as the config says."""
         assert isinstance(self.config, AnnotatedGeneratorConfig)
-        scores = self.annotate(images)
+        scores = self.annotate(images, watch)
         return scores if self.config.shifts is None else scores + scores.new_tensor(self.config.shifts)
 
     def _candidates(
@@ -241,6 +245,10 @@ class AnnotatedGenerator(Generator):
             return (scores.argmax(dim=1) == label).nonzero()[:wanted, 0]
         likeliest = scores[:, label].argsort(descending=True)[: max(1, len(scores) // 20)]
         return likeliest.repeat(-(-wanted // len(likeliest)))[:wanted]
+
+
+def _further(watch: Watch, before: int, done: int) -> None:
+    watch(before + done)
 
 
 def named_by(

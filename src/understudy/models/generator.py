@@ -115,6 +115,8 @@ class Generator(nn.Module):
             latent = self.draw_latent(len(chunk), generator)
             images = self.pixels(self(latent if temperature == 1 else latent * temperature, chunk))
             pieces.append((images * 255).round().to(torch.uint8))
+            if watch is not None:
+                watch(sum(map(len, pieces)))
         return torch.cat(pieces) if pieces else torch.empty((0, *self.config.shape), dtype=torch.uint8)
 
 

@@ -229,7 +229,9 @@ def check_statement(statement: Statement, events: Sequence[Event], claim: tuple[
             f"the events of this release alone cost epsilon {spent:g} by the filter of the account, but the total of "
             f"all its runs is stated as {statement.total_epsilon:g}"
         )
-    return f"the events of this release fit into the total of its account ({spent:.4g} of {statement.total_epsilon:g})"
+    return (
+        f"the events of this release fit into the total of its account ({spent:.6g} of {statement.total_epsilon:.6g})"
+    )
 
 
 def _fourier(events: Sequence[Event], delta: float) -> float:

@@ -127,13 +127,16 @@ class Release:
         """
         return self.probabilities(images).argmax(axis=1)
 
-    def probabilities(self, images: Images) -> NDArray[np.float64]:
-        """How likely each class is (N, classes), in the eyes of the classifier of this release."""
+    def probabilities(self, images: Images, watch: Watch | None = None) -> NDArray[np.float64]:
+        """How likely each class is (N, classes), in the eyes of the classifier of this release.
+
+        ``watch`` hears how many images are done.
+        """
         classifier = self._classifier()
         planes = _planes(images, self.domain.shape)
         device = choose_device()
         with torch.inference_mode():  # a graphics card does it far sooner
-            logs = classifier.to(device).annotate(torch.from_numpy(planes).to(device))
+            logs = classifier.to(device).annotate(torch.from_numpy(planes).to(device), watch)
         found: NDArray[np.float64] = logs.double().exp().cpu().numpy()
         return found
 
