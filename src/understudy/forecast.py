@@ -107,13 +107,13 @@ def _expected(choice: Choice) -> str:
     wait, domain = f"wait about {duration(choice.seconds)} {where}", choice.plan.domain
     if domain.shape[0] not in {run.channels for run in choice.chosen.runs}:
         return (
-            f"Nothing was measured in colour: there, in grey, a classifier trained on its images recovered {share} of "
-            f"what real images give, so expect less here, and {wait}"
+            "Nothing that it knows was measured in colour: there, in grey, a classifier trained on its images recovered "
+            f"{share} of what real images give, so expect less here, and {wait}"
         )
     labels = "" if domain.labelled else ", where there are labels,"
     return (
         f"Expect a classifier trained on its images to recover {share} of what real images give{labels} if yours are "
-        f"as simple as those, less where a detail tells classes apart, and to {wait}"
+        f"as simple as those, far less where a detail tells classes apart, and to {wait}"
     )
 
 

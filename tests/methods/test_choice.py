@@ -127,7 +127,7 @@ def test_two_sentences_say_what_and_why_and_what_to_expect():
 
 def test_a_figure_of_grey_images_is_no_promise_for_colour():
     told = introduce(chosen([measured("quick", 0.7)], domain(shape=(3, 28, 28))))
-    assert "Nothing was measured in colour: there, in grey," in told
+    assert "Nothing that it knows was measured in colour: there, in grey," in told
     assert "recovered 75 %" in told
     assert "Expect a classifier" not in told
     in_colour = replace(measured("quick", 0.7), channels=3)
@@ -163,7 +163,7 @@ def test_in_colour_a_card_gets_the_settings_for_colour_with_as_many_steps_as_the
     told = introduce(cut)
     assert f"{cut.plan.steps:,} steps" in told
     assert "its settings for grey images did best" in told
-    assert "Nothing was measured in colour" in told
+    assert "Nothing that it knows was measured in colour" in told
 
 
 @pytest.mark.usefixtures("card")

@@ -13,7 +13,7 @@ What is known was measured on public data sets (``knowledge.py``). The rule that
    batch larger than the declared units, a teacher without labels, people whom a method cannot protect), are left out.
    One that is as good as the best, to a hundredth, and takes less than half the time is taken instead.
 5. In colour on a graphics card, what was measured on one stands also for the preset of its method that is made for
-   colour, with as many of its steps as the time allows. Nothing was measured in colour, and it is said so.
+   colour, with as many of its steps as the time allows. Nothing in the table is in colour, and it is said so.
 
 ``auto`` is no method and in no registry: a run and its certificate name what was chosen.
 
