@@ -107,8 +107,8 @@ def _expected(choice: Choice) -> str:
     wait, domain = f"wait about {duration(choice.seconds)} {where}", choice.plan.domain
     if domain.shape[0] not in {run.channels for run in choice.chosen.runs}:
         return (
-            "Nothing that it knows was measured in colour: there, in grey, a classifier trained on its images recovered "
-            f"{share} of what real images give, so expect less here, and {wait}"
+            "Nothing that it knows was measured in colour: there, in grey, a classifier trained on its images recovered"
+            f" {share} of what real images give, so expect less here, and {wait}"
         )
     labels = "" if domain.labelled else ", where there are labels,"
     return (
