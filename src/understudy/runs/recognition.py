@@ -4,9 +4,8 @@ Nothing is decided by it, and nothing of it is published: whether data were seen
 are kept beside the accounts, for their owner alone. They are made with a key that lies in a file of its own, so that
 they confirm no guess to whoever gets hold of them alone.
 
-An image is marked by how bright its parts are, so that it is known again in another size, and in grey. From 28x28 in
-grey to 16x16 or 32x32, in colour where there are any, data keep a sixth to two thirds of their marks (malaria cells,
-CIFAR-10, MNIST), to 8x8 at most a tenth; two halves of MNIST share a twenty-fifth.
+An image is marked by how bright its parts are, so that data are mostly known again in another size, and in grey; but
+hardly at 8x8, where parts are of few pixels. Images of one kind may now and then have a mark in common.
 """
 
 from __future__ import annotations
