@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from understudy.configs import SMALL_IMAGE, Config, Count, Fraction, Positive, Share
+from understudy.configs import SMALL_IMAGE, Config, Count, Fraction, Positive, Share, without_defaults
 from understudy.data.domain import Domain
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
@@ -26,12 +26,9 @@ class EmbeddingConfig(Config):
     learning_rate: Positive = 1e-3
 
     @model_serializer(mode="wrap")
-    def _as_before_without_tint(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without tinted frequencies a config looks as it always did, so that older versions can read it."""
-        written: dict[str, Any] = write(self)
-        if not self.tinted:
-            written.pop("tinted", None)
-        return written
+        return without_defaults(self, write(self), ("tinted",))
 
     def decided(self, domain: Domain, noise_multiplier: float) -> Self:
         """Large images need more frequencies; short length scales show more detail, but also more of the noise.

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from understudy.configs import Config, Count, Fraction, MethodConfig, Natural, Positive, Share
+from understudy.configs import Config, Count, Fraction, MethodConfig, Natural, Positive, Share, without_defaults
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.embedding.config import EmbeddingConfig, with_embedding
@@ -83,12 +83,9 @@ class WarmUpConfig(Config):
     leaves: Share = 0.0  # the part of the images that is dead leaves, made of chance alone
 
     @model_serializer(mode="wrap")
-    def _as_before_without_leaves(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without leaves a config looks as it always did, so that older versions can read it."""
-        written: dict[str, Any] = write(self)
-        if not self.leaves:
-            written.pop("leaves", None)
-        return written
+        return without_defaults(self, write(self), ("leaves",))
 
 
 class DpDiffusionMethodConfig(Config):
