@@ -3,6 +3,7 @@
     python benchmarks/choices.py --seconds 3600      measures on this processor, one run after the other, until then
     python benchmarks/choices.py --at-once 12        the same, twelve runs at once, each a process of one thread
     python benchmarks/choices.py --device cuda       measures what a graphics card has time for, on few records
+    python benchmarks/choices.py --again teacher     makes the runs of candidates with this in their name again
     python benchmarks/choices.py --table             writes src/understudy/methods/choices.json from what was measured
     python benchmarks/choices.py --check             fails where that file is not what --table would write
 
@@ -219,29 +220,33 @@ def measure_all(options: argparse.Namespace, commit: str | None) -> None:
     """
     end, name = time.time() + options.seconds, _ROWS[options.device]
     path, kept = options.results / name, _kept(options.results, name)
-    rows = [{"device": kept["device"], **row} for row in kept["rows"]]
-    done = {_key(row["candidate"], Cell(row["dataset"], row["records"], row["epsilon"])) for row in rows}
-    tasks = {
-        _key(each.name, cell): [each.name, cell.dataset, str(cell.records), f"{cell.epsilon:g}"]
-        for cell, tried in _CELLS[options.device]
-        for each in tried
-        if cell.dataset in options.datasets
-    }
-    left = [[__file__, "--device", options.device, "--only", *words] for key, words in tasks.items() if key not in done]
+    rows = {_key(row): {"device": kept["device"], **row} for row in kept["rows"]}
+    wanted = [
+        (each.name, cell) for cell, tried in _CELLS[options.device] for each in tried if (each.name, cell) not in rows
+    ]
+    if options.again:
+        older = {key: row for key, row in rows.items() if options.again in key[0] and row["commit"] != commit}
+        wanted = sorted(older, key=lambda key: older[key].get("cpu_seconds", older[key]["train_seconds"]))
+    tasks = {key: _words(*key) for key in wanted if key[1].dataset in options.datasets}
+    left = [[__file__, "--device", options.device, "--only", *words] for words in tasks.values()]
     told = {"command": command_line(leave_out=("--commit", "--results")), "commit": commit}
     unknown = {cell.dataset for _, cell in tasks} - set(_REAL_ROWS) - set(kept["real"])
     real = {dataset: real_accuracy(dataset) for dataset in sorted(unknown)}
     options.results.mkdir(parents=True, exist_ok=True)
     for row in at_once(left, options.at_once, end, _ALONE if options.device == "cpu" else {}):
-        rows.append({**row, **told})
-        machines = "; ".join(sorted({each["device"] for each in rows}))
-        write_json(path, {"device": machines, **told, "real": kept["real"] | real, "rows": rows})
+        rows[_key(row)] = {**row, **told}
+        machines = "; ".join(sorted({each["device"] for each in rows.values()}))
+        write_json(path, {"device": machines, **told, "real": kept["real"] | real, "rows": list(rows.values())})
         shown = ("candidate", "dataset", "records", "epsilon", "cnn_accuracy", "train_seconds", "planned_seconds")
         print(len(rows), *(f"{name} {row[name]}" for name in shown), flush=True)
 
 
-def _key(candidate: str, cell: Cell) -> tuple[str, Cell]:
-    return candidate, cell
+def _key(row: Mapping[str, Any]) -> tuple[str, Cell]:
+    return row["candidate"], Cell(row["dataset"], row["records"], row["epsilon"])
+
+
+def _words(candidate: str, cell: Cell) -> list[str]:
+    return [candidate, cell.dataset, str(cell.records), f"{cell.epsilon:g}"]
 
 
 def _kept(results: Path, name: str) -> dict[str, Any]:
@@ -447,6 +452,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", choices=list(_ROWS))
     parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each a process of its own")
     parser.add_argument("--datasets", nargs="+", default=list(_SIZES), choices=list(_SIZES))
+    parser.add_argument(
+        "--again", help="candidates with this in their name, whose runs of other commits are made again"
+    )
     parser.add_argument("--results", type=Path, default=_RESULTS, help="the folder of what is measured")
     parser.add_argument("--only", nargs=4, metavar=("CANDIDATE", "DATASET", "RECORDS", "EPSILON"), help="print one run")
     parser.add_argument("--table", action="store_true", help="write the table of the package")
