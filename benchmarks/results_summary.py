@@ -131,6 +131,8 @@ def fid(row: Row) -> float:
 def pair(row: Row) -> str:
     """FID and accuracy, or FID and Inception score."""
     second = share(row["cnn_accuracy"]) if has_accuracy(row) else value(row.get("inception_score"), 2)
+    if row.get("resnet_accuracy") is not None:
+        second += f" ({share(row['resnet_accuracy'])} by a residual network)"
     return f"{value(row.get('fid'))} / {second}"
 
 
