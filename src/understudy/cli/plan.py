@@ -122,18 +122,17 @@ class _Wished:
         from understudy.methods.choice import usual_shape
 
         refuse_undeclared(source)
-        shaped = usual_shape(source) if self.automatic else source
-        if shaped != source:
-            typer.echo(brought_in_words(), err=True)
+        shaped = usual_shape(source, self._device()) if self.automatic else source
+        if shaped.shape is not None and shaped != source:
+            typer.echo(brought_in_words(shaped.shape), err=True)
         return shaped.load().domain
 
     def chosen(self, domain: Domain) -> Choice:
         from understudy.methods.choice import choose
 
-        device = self.config.get("runtime", {}).get("device", "auto")
         with show_scoring() as listeners:
             watch = partial(listeners.counts, "candidates planned") if listeners.counts else None
-            return choose(domain, self._budget(), device, self._seconds(), compare=True, watch=watch)
+            return choose(domain, self._budget(), self._device(), self._seconds(), compare=True, watch=watch)
 
     def planned(self, domain: Domain) -> Plan:
         from understudy.methods.base import configure
@@ -143,6 +142,9 @@ class _Wished:
         method = get_method(self.method)
         budget = common.parse_budget(method, *self.figures).settled(domain.nominal_units)
         return remarked(method.plan(configure(method, self.config, self.preset), domain, budget))
+
+    def _device(self) -> str:
+        return str(self.config.get("runtime", {}).get("device", "auto"))
 
     def _seconds(self) -> float | None:
         return None if self.time is None else seconds_of(self.time)
