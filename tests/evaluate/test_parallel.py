@@ -50,6 +50,15 @@ def test_small_sets_need_no_process(digits: Digits, monkeypatch: pytest.MonkeyPa
         Crew(0)
 
 
+@pytest.mark.parametrize("workers", [None, 1])
+def test_each_epoch_of_a_network_is_heard_of(digits: Digits, workers: int | None) -> None:
+    heard = list[tuple[str, int, int]]()
+    setup = replace(SETUP, cnn=CnnConfig(epochs=3, minimum_steps=1, device="cpu"))
+    crew = Crew(workers, counts=lambda *count: heard.append(count))
+    downstream_accuracies(("cnn", "gaussian_nb"), *digits, setup, crew)
+    assert heard == [("epochs of cnn trained on samples", done, 3) for done in (1, 2, 3)]
+
+
 def test_data_and_setup_survive_the_pipe(digits: Digits) -> None:
     train, test = decode(io.BytesIO(encode(*digits)))
     for before, after in zip(digits, (train, test), strict=True):

@@ -28,7 +28,7 @@ from understudy.errors import InputError
 from understudy.evaluate.checks import Images, Labels
 
 if TYPE_CHECKING:
-    from understudy.evaluate.cnn import CnnConfig, TrainedCnn
+    from understudy.evaluate.cnn import CnnConfig, Counter, TrainedCnn
     from understudy.evaluate.resnet import ResnetConfig, TrainedResnet
 
 
@@ -57,8 +57,8 @@ class Classifier(Protocol):
     note: str | None  # what a reader of the result must know about the training
     parameters: int | None  # of a network, once it is trained
 
-    def fit(self, images: Images, labels: Labels) -> None:
-        """Learn from the images."""
+    def fit(self, images: Images, labels: Labels, listener: Counter | None = None) -> None:
+        """Learn from the images; a network tells after each epoch how many of how many are done."""
 
     def predict(self, images: Images) -> Labels:
         """Name the class of each image."""
@@ -92,11 +92,11 @@ class CnnClassifier:
         self.parameters: int | None = None
         self.trained: TrainedCnn | None = None
 
-    def fit(self, images: Images, labels: Labels) -> None:
+    def fit(self, images: Images, labels: Labels, listener: Counter | None = None) -> None:
         """Train the network for its fixed number of epochs."""
         from understudy.evaluate.cnn import train_cnn
 
-        self.trained = train_cnn(images, labels, self.classes, self.config)
+        self.trained = train_cnn(images, labels, self.classes, self.config, listener)
         self.parameters = self.trained.parameters
 
     def predict(self, images: Images) -> Labels:
@@ -119,11 +119,11 @@ class ResnetClassifier:
         self.parameters: int | None = None
         self.trained: TrainedResnet | None = None
 
-    def fit(self, images: Images, labels: Labels) -> None:
+    def fit(self, images: Images, labels: Labels, listener: Counter | None = None) -> None:
         """Train the network for its fixed number of epochs."""
         from understudy.evaluate.resnet import train_resnet
 
-        self.trained = train_resnet(images, labels, self.classes, self.config)
+        self.trained = train_resnet(images, labels, self.classes, self.config, listener)
         self.parameters = self.trained.parameters
 
     def predict(self, images: Images) -> Labels:
@@ -147,7 +147,7 @@ class FlatClassifier:
         self.parameters: int | None = None
         self.commonest: int | None = None
 
-    def fit(self, images: Images, labels: Labels) -> None:
+    def fit(self, images: Images, labels: Labels, listener: Counter | None = None) -> None:
         """Train the estimator."""
         try:
             with _quietly():

@@ -15,7 +15,7 @@ from understudy.evaluate.checks import Images, Labels, check_every_class, check_
 from understudy.evaluate.classifiers import ClassifierSetup, classifier_entry
 
 if TYPE_CHECKING:
-    from understudy.evaluate.cnn import CnnConfig
+    from understudy.evaluate.cnn import CnnConfig, Counter
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,12 @@ def cnn_accuracy(
 
 
 def downstream_accuracy(
-    name: str, train: LabelledImages, test: LabelledImages, setup: ClassifierSetup
+    name: str, train: LabelledImages, test: LabelledImages, setup: ClassifierSetup, listener: Counter | None = None
 ) -> DownstreamResult:
-    """Accuracy on ``test`` of the registered classifier ``name`` trained on ``train``; nothing is chosen on it."""
+    """Accuracy on ``test`` of the registered classifier ``name`` trained on ``train``; nothing is chosen on it.
+
+    ``listener`` hears of the epochs of a network.
+    """
     entry = classifier_entry(name)
     train, test = train.checked(setup.classes, "training"), test.checked(setup.classes, "test")
     check_same_shape(train.images, test.images, "training images", "test images")
@@ -77,7 +80,7 @@ def downstream_accuracy(
     check_every_class(chosen.labels, setup.classes, "training labels")
     started, worked = time.perf_counter(), time.process_time()
     classifier = entry.build(setup)
-    classifier.fit(chosen.images, chosen.labels)
+    classifier.fit(chosen.images, chosen.labels, listener)
     accuracy = float(np.mean(classifier.predict(test.images) == test.labels))
     seconds, work = time.perf_counter() - started, time.process_time() - worked
     counts = (len(chosen.labels), len(train.labels), len(test.labels))

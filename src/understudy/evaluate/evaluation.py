@@ -74,7 +74,7 @@ class EvaluationConfig:
 
     def heard_by(self, listeners: Listeners) -> EvaluationConfig:
         """The same with other listeners."""
-        crew = replace(self.crew, listener=listeners.classifiers)
+        crew = replace(self.crew, listener=listeners.classifiers, counts=listeners.counts)
         return replace(self, crew=crew, listener=listeners.counts)
 
     @property

@@ -1,9 +1,9 @@
 """Trains several classifiers side by side, each in a process of its own, and tells how far it is.
 
 Small sets are trained one after the other in the caller's process: starting processes would take longer. A process runs
-this module as a program: labelled images come in on stdin, one line of JSON goes out. Nothing touches the disk: the
-arrays pass through a pipe in NumPy's own format, without pickle. A process of its own is what makes its memory
-measurable and lets an interrupted evaluation end at once.
+this module as a program: labelled images come in on stdin, a line for each epoch of a network and one of JSON go out.
+Nothing touches the disk: the arrays pass through a pipe in NumPy's own format, without pickle. A process of its own is
+what makes its memory measurable and lets an interrupted evaluation end at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -27,6 +29,7 @@ from understudy.evaluate.downstream import DownstreamResult, LabelledImages, dow
 from understudy.processes import end_with_parent, worker_command, worker_environment
 
 SMALL_SET = 5_000_000  # bytes of training images
+_EPOCH = "epoch "
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Crew:
 
     workers: int | None = None  # None: one for each core, or the caller's process for small sets
     listener: Listener | None = None
+    counts: Callable[[str, int, int], None] | None = None  # hears of the epochs of networks
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -93,22 +97,27 @@ def downstream_accuracies(
         if crew.listener is not None:
             crew.listener(DownstreamProgress(len(results), len(names), result, trained_on))
 
+    def epoch(name: str, done: int, total: int) -> None:
+        if crew.counts is not None:
+            crew.counts(f"epochs of {name} trained on {trained_on}", done, total)
+
     workers = crew.size(names, train)
     if workers == 0:
         for name in names:
-            finished(downstream_accuracy(name, train, test, setup))
+            finished(downstream_accuracy(name, train, test, setup, partial(epoch, name)))
     else:
         setup = replace(setup, threads=max(1, cores() // workers))
-        _Pool(encode(train, test), setup).run(names, workers, finished)
+        _Pool(encode(train, test), setup, epoch).run(names, workers, finished)
     return {name: results[name] for name in names}
 
 
 class _Pool:
     """Processes that train one classifier each; none of them outlives the call."""
 
-    def __init__(self, data: bytes, setup: ClassifierSetup) -> None:
+    def __init__(self, data: bytes, setup: ClassifierSetup, epoch: Callable[[str, int, int], None]) -> None:
         self.data = data
         self.setup = setup
+        self.epoch = epoch
         self.running: set[subprocess.Popen[bytes]] = set()
         self.lock = threading.Lock()
         self.stopped = False
@@ -133,13 +142,31 @@ class _Pool:
             process = _start(self.setup.threads)
             self.running.add(process)
         try:
-            out, err = process.communicate(task + self.data)
+            told, complaints = self._talk(process, name, task)
         finally:
             with self.lock:
                 self.running.discard(process)
         if process.returncode != 0:
-            raise InputError(_explain(name, process.returncode, err.decode(errors="replace")))
-        return DownstreamResult(**json.loads(out.decode().splitlines()[-1]))
+            raise InputError(_explain(name, process.returncode, complaints))
+        return DownstreamResult(**json.loads(told))
+
+    def _talk(self, process: subprocess.Popen[bytes], name: str, task: bytes) -> tuple[str, str]:
+        """Give a process its task and data, and hear it out: its last line, and what it complained of."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        told, complaints = "", list[bytes]()
+        reader = threading.Thread(target=lambda stream: complaints.extend(stream), args=(process.stderr,))
+        with process:  # which waits for its end
+            reader.start()
+            with suppress(BrokenPipeError):  # why it ended is in what it says
+                process.stdin.write(task + self.data)
+                process.stdin.close()
+            for line in process.stdout:
+                told = line.decode()
+                if told.startswith(_EPOCH):
+                    self.epoch(name, *(int(number) for number in told.removeprefix(_EPOCH).split()))
+            reader.join()
+        return told, b"".join(complaints).decode(errors="replace")
 
     def _stop(self) -> None:
         with self.lock:
@@ -205,13 +232,17 @@ def peak_memory_mb() -> int | None:
     return int(peak // (2**20 if sys.platform == "darwin" else 2**10))
 
 
+def _tell_epoch(done: int, total: int) -> None:
+    print(f"{_EPOCH}{done} {total}", flush=True)
+
+
 def main() -> int:
     """Train one classifier: read the task and the sets from stdin, write the result to stdout."""
     end_with_parent()
     task = json.loads(sys.stdin.buffer.readline())
     train, test = decode(io.BytesIO(sys.stdin.buffer.read()))  # a pipe has no position, which NumPy asks for
     try:
-        result = downstream_accuracy(task["name"], train, test, setup_from(task["setup"]))
+        result = downstream_accuracy(task["name"], train, test, setup_from(task["setup"]), _tell_epoch)
     except UnderstudyError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from understudy.devices import choose_device, low_precision
 from understudy.errors import InputError
 from understudy.evaluate.checks import Images, Labels
-from understudy.evaluate.cnn import PREDICTION_BATCH, as_tensor, rate_share, scale, threads_for
+from understudy.evaluate.cnn import PREDICTION_BATCH, Counter, as_tensor, rate_share, scale, threads_for
 
 _LARGE_SIDE = 32  # images with a longer side are halved by the first convolution, so that they cost no more
 _SMALLEST_SIDE = 7  # what is smaller is not halved any more
@@ -128,8 +128,13 @@ class TrainedResnet:
         return result
 
 
-def train_resnet(images: Images, labels: Labels, classes: int, config: ResnetConfig | None = None) -> TrainedResnet:
-    """Train the classifier with the whole data set on the device; the same seed gives the same start and order."""
+def train_resnet(
+    images: Images, labels: Labels, classes: int, config: ResnetConfig | None = None, listener: Counter | None = None
+) -> TrainedResnet:
+    """Train the classifier with the whole data set on the device; the same seed gives the same start and order.
+
+    ``listener`` hears after each epoch how many of how many are done.
+    """
     config = config or ResnetConfig()
     device = choose_device(config.device)
     image_tensor, label_tensor = as_tensor(images).to(device), as_tensor(labels).to(device)
@@ -138,11 +143,12 @@ def train_resnet(images: Images, labels: Labels, classes: int, config: ResnetCon
         torch.manual_seed(config.seed)
         network = ResnetNetwork((channels, height, width), classes, config.widths).to(device)
         with threads_for(height * width):
-            _fit(network, image_tensor, label_tensor, config)
+            _fit(network, (image_tensor, label_tensor), config, listener)
     return TrainedResnet(network.eval(), device)
 
 
-def _fit(network: ResnetNetwork, images: Tensor, labels: Tensor, config: ResnetConfig) -> None:
+def _fit(network: ResnetNetwork, data: tuple[Tensor, Tensor], config: ResnetConfig, listener: Counter | None) -> None:
+    images, labels = data
     size, steps, epochs = config.schedule(len(images))
     optimiser = torch.optim.SGD(
         network.parameters(),
@@ -154,7 +160,7 @@ def _fit(network: ResnetNetwork, images: Tensor, labels: Tensor, config: ResnetC
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_share(step / (steps * epochs)))
     network.train()
-    for _ in range(epochs):
+    for epoch in range(epochs):
         order = torch.randperm(len(images), device=images.device)
         for step in range(steps):
             chosen = order[step * size : (step + 1) * size]
@@ -164,6 +170,8 @@ def _fit(network: ResnetNetwork, images: Tensor, labels: Tensor, config: ResnetC
             torch.autograd.backward(loss)
             optimiser.step()
             schedule.step()
+        if listener is not None:
+            listener(epoch + 1, epochs)
 
 
 def moved(images: Tensor, chosen: Tensor) -> Tensor:
