@@ -358,8 +358,8 @@ def test_an_annotator_of_people_composes_with_a_generator_of_people(tmp_path):
 @pytest.mark.parametrize(
     ("people", "data", "words"),
     [
-        (None, of_people(SIZES), "the generator protects records and the annotator people"),
-        (100, tiny_data(), "the generator protects people and the annotator records"),
+        (None, of_people(SIZES), "protects records and the annotator people.*leave --declare person=... out"),
+        (100, tiny_data(), "protects people and the annotator records.*with --declare person=... and nominal_people"),
     ],
 )
 def test_an_annotator_of_another_unit_is_refused(people, data, words, tmp_path):

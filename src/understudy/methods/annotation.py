@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 
 PURPOSE = "the annotator's gradients"
 _COUNTED = 10_000  # images drawn for the law of labels
+_ALIKE = {  # by whom the generator protects and whom the annotator would: the way out
+    ("record", "person"): "leave --declare person=... out, or train a generator that protects people",
+    ("person", "record"): "say whose images these are with --declare person=... and nominal_people=N",
+}
 
 
 class AnnotatorPrivacy(SampledPrivacy):
@@ -236,9 +240,10 @@ def check_base(base: Base, domain: Domain) -> None:
             f"shape: the data are {shapes[0]} and the generator draws {shapes[1]}; pass --shape {shapes[1]}"
         )
     if any(event.unit != domain.unit for event in certificate.events):
-        whom = plural(next(event.unit for event in certificate.events if event.unit != domain.unit))
+        unit = next(event.unit for event in certificate.events if event.unit != domain.unit)
         raise InputError(
-            f"annotate: the generator protects {whom} and the annotator {plural(domain.unit)}; they do not compose"
+            f"annotate: the generator protects {plural(unit)} and the annotator {plural(domain.unit)}, which do not "
+            f"compose; {_ALIKE.get((unit, domain.unit), 'annotate a release of a central method')}"
         )
     if set(certificate.headline.delta_parts or {}) - {"accountant"}:
         raise InputError("annotate: the generator's delta pays for more than its events; such a claim is not composed")
