@@ -75,7 +75,9 @@ def test_a_check_fails_beyond_the_number(call: Caller, cells: Path):
         assert answer.code == code
         assert answer.out.count("\nbroken: ") == 2, "all of them are listed either way"
     (cells / "damaged.npz").write_bytes(b"no archive")
-    assert call("data", "check", cells / "damaged.npz", "--skip-broken", 9).code == 1
+    (cells / "damaged.tar").write_bytes(b"no archive")
+    for name in ("damaged.npz", "damaged.tar"):
+        assert call("data", "check", cells / name, "--skip-broken", 9).code == 1
 
 
 def test_it_is_said_once_and_is_a_number(call: Caller, cells: Path):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from understudy.data.check import check_source
 from understudy.data.dataset import ImageDataset
-from understudy.data.domain import source_options
+from understudy.data.domain import Declared, source_options
 from understudy.data.sources import load
 from understudy.errors import InputError
 
@@ -107,6 +108,16 @@ def test_damaged_archives_and_links(tmp_path: Path) -> None:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
     assert "no PNG or JPEG file in it" in refused(tmp_path / "y.tar")
+
+
+def test_a_check_names_every_damaged_archive_and_training_none_of_them_as_skipped(tmp_path: Path) -> None:
+    whole = write(tmp_path / "b.tar", {"1.png": png(1), "1.cls": b"0"})
+    for name in ("a.tar", "c.tar"):
+        (tmp_path / name).write_bytes(whole.read_bytes()[:540])
+    found = check_source(tmp_path, "train", Declared(options=source_options(skip_broken=5)))
+    assert [sentence.split(":")[0] for sentence in found.damaged] == [str(tmp_path / "a.tar"), str(tmp_path / "c.tar")]
+    assert (found.readable, found.broken) == (1, [])
+    assert "a.tar: not a readable tar archive" in refused(tmp_path, classes=1, skip_broken=5)
 
 
 def test_a_colon_in_a_folder_does_not_merge_people(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def check_set(
     options = common.data_options(path, None, classes, shape, declare, skip_broken).source_options()
     found = check_source(path, split, Declared(None, classes, options))
     typer.echo(json.dumps(found.as_dict()) if as_json else "\n".join(found.lines()))
-    if len(found.broken) > options.skip_broken or not found.readable:
+    if len(found.broken) > options.skip_broken or found.damaged or not found.readable:
         raise typer.Exit(1)
 
 

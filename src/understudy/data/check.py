@@ -43,6 +43,7 @@ class SourceCheck:
     labels: dict[str, int] | None  # images by label; None: the source says none, or nobody declared where
     people: dict[str, int] | None = None  # how many, and the fewest and most images of one
     folders: list[str] = field(default_factory=list)  # names of sub-folders, where nobody said what they are
+    damaged: list[str] = field(default_factory=list)  # a sentence for each archive with records that nobody can count
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for ``--json``."""
@@ -51,6 +52,7 @@ class SourceCheck:
     def lines(self) -> list[str]:
         """The same in words."""
         found = [f"{self.path}: {self.readable:,} images can be read, {len(self.broken):,} broken ({STAMP})"]
+        found += [f"damaged: {sentence}" for sentence in self.damaged]
         found += [f"sizes: {_listed(self.sizes)}"] if self.sizes else []
         if len(self.sizes) > 1 or any(_unusual(words) for words in self.sizes):
             found.append("  to train on, bring all to one form from 8x8 to 64x64, for example with --shape 3x32x32")
@@ -97,9 +99,10 @@ def check_source(source: str | Path, split: str, declared: Declared) -> SourceCh
         return SourceCheck(str(path), 0, [str(error)], {}, None)
     if arrays is not None:
         return _check_arrays(path, arrays, declared)
-    table = items_of(path, split, declared)
+    damaged = list[str]()
+    table = items_of(path, split, declared, damaged)
     found = _check_items(path, shown(table.items, table.rows, f"files of {path.name}"), declared)
-    return replace(found, folders=undeclared)
+    return replace(found, folders=undeclared, damaged=damaged)
 
 
 def refuse_undeclared(source: DataOptions) -> None:

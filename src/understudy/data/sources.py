@@ -173,8 +173,8 @@ def _one_set_only(path: Path, split: str) -> None:
 # Pictures one by one
 
 
-def items_of(path: Path, split: str, declared: Declared) -> Table:
-    """The records of a source that holds pictures, whatever its kind."""
+def items_of(path: Path, split: str, declared: Declared, damaged: list[str] | None = None) -> Table:
+    """The records of a source that holds pictures, whatever its kind; ``damaged``: see ``webdataset.tar_items``."""
     options, labelled = declared.options, declared.labelled
     if path.is_dir():
         if tables.is_hugging_face(path):
@@ -192,7 +192,7 @@ def items_of(path: Path, split: str, declared: Declared) -> Table:
     if path.suffix in (".csv", ".tsv"):
         return tables.csv_table(path, options, labelled)
     if path.name.endswith(webdataset.SUFFIXES):
-        return Table(webdataset.tar_items(shards, options), None)
+        return Table(webdataset.tar_items(shards, options, damaged), None)
     raise InputError(
         f"{path}: not a known kind of file; pass a folder of images, a .csv, .parquet, .tar or .npz file, or IDX files"
     )

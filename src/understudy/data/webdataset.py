@@ -25,10 +25,14 @@ _FIELDS = "json"
 _LARGEST_MEMBER = 256 * 2**20
 
 
-def tar_items(paths: Sequence[Path], options: SourceOptions) -> Iterator[Item]:
-    """The records of one or more archives, in their order."""
+def tar_items(paths: Sequence[Path], options: SourceOptions, damaged: list[str] | None = None) -> Iterator[Item]:
+    """The records of one or more archives, in their order.
+
+    An archive that cannot be read to its end is an error, whatever else may be skipped: nobody knows how many records
+    it held. A check passes ``damaged``, which takes the sentence instead, and the next archive is read.
+    """
     for path in paths:
-        for key, members in _samples(path, options):
+        for key, members in _samples(path, options, damaged):
             name = f"{path}: {key}"
             image = next((ending for ending in _IMAGES if ending in members), None)
             if image is None:
@@ -48,7 +52,7 @@ def tar_items(paths: Sequence[Path], options: SourceOptions) -> Iterator[Item]:
                 yield Item(name, b"", problem=str(error))
 
 
-def _samples(path: Path, options: SourceOptions) -> Iterator[tuple[str, dict[str, bytes]]]:
+def _samples(path: Path, options: SourceOptions, damaged: list[str] | None) -> Iterator[tuple[str, dict[str, bytes]]]:
     """Members that follow each other and have one key: the name up to the first dot after the last slash.
 
     Privacy: a member that comes twice is two people's, or one's that hides another's, so the archive is refused.
@@ -73,7 +77,10 @@ def _samples(path: Path, options: SourceOptions) -> Iterator[tuple[str, dict[str
                 stream = archive.extractfile(member)
                 key, members[ending.lower()] = found, b"" if stream is None else stream.read()
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
-        raise InputError(f"{path}: not a readable tar archive ({error}); copy it or write it again") from None
+        sentence = f"{path}: not a readable tar archive ({error}); copy it or write it again"
+        if damaged is None:
+            raise InputError(sentence) from None
+        damaged.append(sentence)
     if members:
         yield key, members
 
