@@ -187,6 +187,10 @@ def _tell_choice(choice: Choice, as_json: bool) -> None:
     for considered in choice.considered:
         if considered.plan is None:
             typer.echo(f"left out: {considered.candidate.name}: {considered.left_out}")
+    typer.echo(
+        "a candidate is a method, with a preset, a teacher's share of epsilon, and a shorter or longer training where "
+        "its name says so; --json has all its settings"
+    )
     typer.echo(introduce(choice))
     for kind, sentence in cautions(choice.plan):
         typer.echo(f"{kind}: {sentence}")
