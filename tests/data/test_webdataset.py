@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,17 @@ def test_damaged_archives_and_links(tmp_path: Path) -> None:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
     assert "no PNG or JPEG file in it" in refused(tmp_path / "y.tar")
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda tar: tar[:1024], lambda tar: tar[:1100], lambda tar: tar[:1030] + b"!" + tar[1031:]]
+)
+def test_what_follows_a_damaged_header_is_not_lost_silently(tmp_path: Path, spoil: Callable[[bytes], bytes]) -> None:
+    """Two members of a block each; the header of the second begins at 1,024."""
+    whole = write(tmp_path / "x.tar", {"1.png": png(1), "2.png": png(2)})
+    assert len(opened(whole)) == 2
+    whole.write_bytes(spoil(whole.read_bytes()))
+    assert "x.tar: not a readable tar archive" in refused(whole)
 
 
 def test_a_check_names_every_damaged_archive_and_training_none_of_them_as_skipped(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Self
 
 from understudy.data.columns import CLIENT_NAMES, LABEL_NAMES, locator
 from understudy.data.domain import SourceOptions, parse_place
@@ -60,7 +60,7 @@ def _samples(path: Path, options: SourceOptions, damaged: list[str] | None) -> I
     key, members = "", dict[str, bytes]()
     wanted = {*_IMAGES, _CLASS, _FIELDS, *_declared_endings(options)}
     try:
-        with tarfile.open(path, "r|*") as archive:
+        with tarfile.open(path, "r|*", tarinfo=_CheckedHeader) as archive:
             for member in archive:
                 name = PurePosixPath(member.name)
                 stem, _, ending = name.name.partition(".")
@@ -83,6 +83,19 @@ def _samples(path: Path, options: SourceOptions, damaged: list[str] | None) -> I
         damaged.append(sentence)
     if members:
         yield key, members
+
+
+class _CheckedHeader(tarfile.TarInfo):
+    """A header that must be whole: Python takes one that is not for the end, and whatever follows is lost silently."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if len(buf) == tarfile.BLOCKSIZE and not any(buf):
+                raise  # the mark of its end
+            raise tarfile.ReadError(str(error) if buf else "it has no end") from None
 
 
 def _declared_endings(options: SourceOptions) -> list[str]:
