@@ -269,6 +269,6 @@ def _costs(config: DpMerfAeConfig, domain: Domain) -> Costs:
     return Costs(
         steps=steps + fit.steps,
         memory_bytes=int(5e5 * relative * at_once) + domain.nominal_records * domain.values + 2**30,
-        seconds=steps * (0.02 + 1.5e-3 * relative * batch) + work / 5e9 + fit.steps * 5e-3,
+        seconds=steps * (0.02 + 5e-4 * relative * batch) + work / 5e9 + fit.steps * 5e-3,
         seconds_on_gpu=steps * (0.008 + 5e-6 * relative * batch) + work / 5e12 + fit.steps * 4e-3,
     )
