@@ -112,6 +112,21 @@ def test_plan_without_a_method_shows_candidates_and_the_choice(call: Caller, mon
     assert "warning: records: 400 are declared; below 500" in few
 
 
+def test_plan_lists_what_there_is_time_for_before_what_takes_too_long(call: Caller, tmp_path: Path, monkeypatch):
+    slow = {"method": "dp-merf", "preset": None, "config": {"method": {"steps": 10**7}}}
+    table = {"candidates": {"quick": {"method": "dp-merf", "preset": None, "config": QUICK}, "slow": slow}, "runs": []}
+    run = {"dataset": "public", "device": "cpu", "records": 2000, "classes": 2, "pixels": 784, "epsilon": 3.0}
+    run |= {"chance": 0.5, "real": 0.9, "seconds": 1.0}
+    table["runs"] = [run | {"candidate": "quick", "accuracy": 0.8}, run | {"candidate": "slow", "accuracy": 0.85}]
+    (tmp_path / "table.json").write_text(json.dumps(table))
+    known = choice.read_knowledge(tmp_path / "table.json")
+    monkeypatch.setattr(choice, "read_knowledge", lambda: known)
+    answer = call("plan", "--records", 2000, "--classes", 2, "--epsilon", 3, "--time", "1h", "--device", "cpu")
+    rows = answer.out.splitlines()[1:3]
+    assert rows[0].startswith("->  quick")
+    assert rows[1].split()[0] == "slow" and "(too long)" in rows[1]
+
+
 def test_a_named_method_has_the_usual_delta_too(call: Caller):
     told = call("plan", "dp-merf", "--records", 60_000, "--epsilon", 3).out
     assert "delta: 1.6e-06, a tenth of one over the declared 60,000 records" in told

@@ -180,7 +180,8 @@ def _tell_choice(choice: Choice, as_json: bool) -> None:
         common.print_json({"chosen": choice.chosen.as_dict(), "plan": plan, "candidates": candidates, **near})
         return
     head = ["", "candidate", "recovers of real", "time here", "memory", "runs"]
-    rows = [_row(considered, considered is choice.chosen) for considered in choice.considered]
+    fitting_first = sorted(choice.considered, key=lambda considered: considered.left_out is not None)
+    rows = [_row(considered, considered is choice.chosen) for considered in fitting_first]
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     for row in [head, *rows]:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
