@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, FiniteFloat, TypeAdapter, model_validator
+from pydantic import Field, FiniteFloat, SerializerFunctionWrapHandler, TypeAdapter, model_serializer, model_validator
 from torch import Tensor, nn
 
-from understudy.configs import Config, NonNegative
+from understudy.configs import Config, NonNegative, without_defaults
 from understudy.errors import InputError
 from understudy.models.sampler import SamplerConfig, UNetBlocks, UNetWidths
 
@@ -131,12 +131,23 @@ class DiffusionGeneratorConfig(GeneratorConfig):
 
 
 class TeacherModelConfig(Config):
-    """A classifier on scattering features (``models/teacher.py``); ``width`` is that of a network."""
+    """A classifier on fixed features (``models/teacher.py``); ``width`` is that of a network.
+
+    ``scales`` and ``directions`` are of scattering, ``filters`` and ``mirrored`` of patches.
+    """
 
     kind: Literal["linear", "network"] = "linear"
+    features: Literal["scattering", "patches"] = "scattering"
     scales: Annotated[int, Field(ge=1, le=3)] = 2
     directions: Annotated[int, Field(ge=2, le=16)] = 8
+    filters: Annotated[int, Field(ge=1, le=4096)] = 256
+    mirrored: bool = False
     width: Annotated[int, Field(ge=1, le=4096)] = 32
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A teacher on scattering looks as it always did, so that older versions can read it."""
+        return without_defaults(self, write(self), ("features", "filters", "mirrored"))
 
 
 class AnnotatedGeneratorConfig(GeneratorConfig):

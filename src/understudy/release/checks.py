@@ -136,7 +136,9 @@ def _check_classifier(config: ReleaseConfig, planned: dict[str, Any] | None) -> 
     held = getattr(config.generator, "teacher", None)
     if planned is None:
         raise InputError("there is a classifier beside the generator, which the config does not plan")
-    if held is None or held.model_dump() != planned:
+    from understudy.models.generator import TeacherModelConfig
+
+    if held is None or held != TeacherModelConfig.model_validate(planned):
         raise InputError("the classifier beside the generator is another than the config plans")
 
 

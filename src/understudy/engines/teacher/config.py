@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from understudy.configs import Config, Count, MethodConfig, Positive, PrivacyConfig, Share
+from understudy.configs import Config, Count, MethodConfig, Positive, PrivacyConfig, Share, without_defaults
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.errors import InputError
@@ -22,6 +22,8 @@ CLIP = 1.0  # of a gradient: another bound with a rate to match would be the sam
 MOMENTUM = 0.9  # of a linear teacher
 IMAGES_PER_PERSON = 8  # that a network is shown of each in a step, where people are declared
 
+_DIRECTIONS, _FILTERS = 8, 256  # of scattering, of patches
+_LEARNING_FILTERS = 5.0  # seconds
 _NETWORK_STEPS, _NETWORK_BATCH, _NETWORK_RATE = 1500, 1024, 1e-3
 _LONGEST_WAY = 5000.0  # of a linear teacher: steps * rate / (1 - momentum); a longer one teaches hardly more
 _FURTHEST_STRAY = 0.1  # how far noise may carry a weight on that way
@@ -45,15 +47,24 @@ class TaughtPrivacy(PrivacyConfig):
 class PrivateTeacherConfig(Config):
     """The teacher itself; ``None`` is decided from the declared domain and the noise.
 
-    ``linear`` is a softmax layer on scattering features; every step takes all records, so its price does not hang on
-    secret batches. ``network`` is a small convolutional network on the same features, trained on Poisson batches.
+    ``linear`` is a softmax layer on fixed features; every step takes all records, so its price does not hang on secret
+    batches. ``network`` is a small convolutional network on the same features, trained on Poisson batches. Features are
+    those of scattering, or of patches, whose filters learn from images of chance alone.
     """
 
     kind: Literal["linear", "network"] = "linear"
+    features: Literal["scattering", "patches"] = "scattering"
     scales: Annotated[int, Field(ge=1, le=3)] | None = None
-    directions: Annotated[int, Field(ge=2, le=16)] = 8
+    directions: Annotated[int, Field(ge=2, le=16)] = _DIRECTIONS
+    filters: Annotated[int, Field(ge=1, le=4096)] | None = None  # of patches
+    mirrored: bool = False  # whether patches and their mirror images count alike: for things, not for writing
     width: Count = 32  # of a network
     learning_rate: Positive | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A teacher on scattering looks as it always did, so that older versions can read it."""
+        return without_defaults(self, write(self), ("features", "filters", "mirrored"))
 
     def sampling(self, batch: int | None, domain: Domain) -> Sampling:
         """Who takes part in a step: all records, or those of a Poisson batch."""
@@ -94,14 +105,28 @@ class PrivateTeacherConfig(Config):
         return privacy.model_copy(update={"teacher_steps": max(_FEWEST_STEPS, round(way * (1 - MOMENTUM) / _RATE))})
 
     def decided(self, privacy: TaughtPrivacy, domain: Domain) -> Self:
-        """Scales by the size of the image, and a rate that the noise of all steps together allows."""
+        """The features by the size of the image, and a rate that the noise of all steps together allows."""
         steps, noise = privacy.teacher_steps or 1, privacy.teacher_noise_multiplier or 1.0
         rate = _NETWORK_RATE
         if self.kind == "linear":
             rate = float(f"{_way(noise / steps**0.5, domain) * (1 - MOMENTUM) / steps:.3g}")
-        return self.model_copy(update={"scales": self._scales(domain), "learning_rate": self.learning_rate or rate})
+        decided = {"scales": self._scales(domain)} if self.features == "scattering" else {"filters": self._filters()}
+        return self.model_copy(update=decided | {"learning_rate": self.learning_rate or rate})
+
+    def _filters(self) -> int:
+        if self.scales is not None or self.directions != _DIRECTIONS:
+            raise InputError(
+                "teacher: scales and directions are settings of scattering, but features=patches was asked for; leave "
+                "them out, or set filters"
+            )
+        return self.filters or _FILTERS
 
     def _scales(self, domain: Domain) -> int:
+        if self.filters is not None or self.mirrored:
+            raise InputError(
+                "teacher: filters and mirrored are settings of patches, but features=scattering was asked for; leave "
+                "them out, or pass teacher.features=patches"
+            )
         smallest, largest = min(domain.shape[1:]), max(domain.shape[1:])
         wide_enough = smallest >= _SMALLEST_FOR_THREE_SCALES
         if self.scales == 3 and not wide_enough:
@@ -113,22 +138,34 @@ class PrivateTeacherConfig(Config):
 
     def released(self) -> dict[str, Any]:
         """What a release says of its teacher, as plain data."""
-        return {"kind": self.kind, "scales": self.scales or 2, "directions": self.directions, "width": self.width}
+        of_features: dict[str, Any] = {"scales": self.scales or 2, "directions": self.directions}
+        if self.features == "patches":
+            of_features = {"filters": self.filters or _FILTERS, "mirrored": self.mirrored}
+        return {"kind": self.kind, "features": self.features, "width": self.width, **of_features}
 
     def costs(self, privacy: TaughtPrivacy, domain: Domain) -> Costs:
         """What the teacher adds: features of all records, kept in half precision, and its steps."""
-        channels, height, width = domain.shape
         records, steps = domain.nominal_records, privacy.teacher_steps or 1
-        features = 81 * channels * (height * width) // 16
+        features, seconds, seconds_on_gpu = self._costs_of_features(domain)
         products = records * features * (domain.classes or 1)
         if self.kind == "network":
             products = (privacy.teacher_batch or 1) * features * 18 * self.width
         return Costs(
             steps=steps,
             memory_bytes=2 * records * features + 2**28,
-            seconds=records * 2.2e-3 * channels * height * width / 1024 + steps * (products * 1.2e-10 + 1e-3),
-            seconds_on_gpu=records * 2e-5 * channels + steps * (products * 5e-13 + 1e-3),
+            seconds=seconds + steps * (products * 1.2e-10 + 1e-3),
+            seconds_on_gpu=seconds_on_gpu + steps * (products * 5e-13 + 1e-3),
         )
+
+    def _costs_of_features(self, domain: Domain) -> tuple[int, float, float]:
+        """How many an image has, and the seconds that those of all records take on two cores and on a graphics card."""
+        records, (channels, height, width) = domain.nominal_records, domain.shape
+        if self.features == "scattering":
+            seconds = records * 2.2e-3 * channels * height * width / 1024
+            return 81 * channels * (height * width) // 16, seconds, records * 2e-5 * channels
+        filters = self.filters or _FILTERS
+        products = records * filters * 36 * channels * height * width * (2 if self.mirrored else 1)
+        return 2 * filters * (height * width) // 64, _LEARNING_FILTERS + products * 6e-11, 2 + products * 2e-13
 
 
 def _way(one_shot: float, domain: Domain) -> float:

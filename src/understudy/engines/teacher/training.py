@@ -26,10 +26,12 @@ from understudy.engines.dpsgd.sharing import Assistance, SharedSum, Sharing
 from understudy.engines.dpsgd.step import Inputs, PrivateStep, StepOptions, step_precision
 from understudy.engines.records import Examples, People, Records, load_batch, own_records, selection_of
 from understudy.engines.teacher.config import CLIP, IMAGES_PER_PERSON, MOMENTUM, PrivateTeacherConfig
+from understudy.engines.teacher.patches import learn_filters
 from understudy.errors import BudgetError, InputError
 from understudy.files import read_tensors, write_tensors
 from understudy.models.annotator import named_by
 from understudy.models.generator import Generator, TeacherModelConfig
+from understudy.models.patches import Patches
 from understudy.models.scattering import Scattering
 from understudy.models.teacher import Teacher
 from understudy.privacy.events import Event, PoissonSampling
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 TAUGHT = "teacher"  # as work that several processes share
 _AVERAGED = 0.1  # of the steps: of more of them the mean would lag behind a teacher that is still learning
 _KEPT = 20  # times that the state is written, and so the ledger
-_HEAD = "head."  # of the names of a network's weights
+_HEAD, _FEATURES = "head.", "features."  # of the names of a network's weights, and of filters
 _CACHED, _CACHED_ON_GPU = 2**19, 2**28  # numbers of features in one product
 _CHUNK = 500  # images whose features are computed at a time
 _REPORTS = 20  # while they are
@@ -60,10 +62,13 @@ def train_teacher(run: Run, config: PrivateTeacherConfig, event: Event, clip: fl
     account, teacher = run.ledger.account(event), new_teacher(run.plan.domain, config).to(run.device)
     kept = _kept_state(run.files.teacher, account)
     if account.remaining:
+        _make_ready(teacher, kept)
         lesson = _Lesson(run, teacher, config, event, clip)
         lesson.sharing.announce(run.team)  # now, so that all of them compute features at the same time
+        _share_filters(run, teacher)
         learn = _linear_lesson if config.kind == "linear" else _network_lesson
         for state in learn(lesson, FeatureRecords(run, teacher.features), kept):
+            state |= {f"{_FEATURES}{name}": value for name, value in teacher.features.state_dict().items()}
             write_tensors(run.files.teacher, state)
             run.prepare(teacher_taught=float(state["steps"] / event.count))
             kept = state
@@ -80,11 +85,26 @@ def assist_teacher(run: Run, told: Mapping[str, Any]) -> Assistance:
     """
     config, event = PrivateTeacherConfig.model_validate(told["teacher"]), Event.model_validate(told["event"])
     teacher = new_teacher(run.plan.domain, config).to(run.device)
+    _share_filters(run, teacher)
     lesson, records = _Lesson(run, teacher, config, event, told["clip"]), FeatureRecords(run, teacher.features)
     if config.kind == "network":
         return _network_step(lesson, records)
     mechanism = GaussianSum(run.ledger, run.randomness, clip=lesson.clip, event=event)
     return _linear_sum(lesson, records, mechanism, torch.zeros(lesson.shape, device=run.device))
+
+
+def _make_ready(teacher: Teacher, kept: Mapping[str, Tensor] | None) -> None:
+    """Give patch features their filters: those of a stopped run, else new ones, from images of chance."""
+    if kept is not None:
+        _load_filters(teacher, kept)
+    elif isinstance(teacher.features, Patches):
+        learn_filters(teacher.features)
+
+
+def _share_filters(run: Run, teacher: Teacher) -> None:
+    """Put the leader's filters, which are public, into everybody's features."""
+    for values in teacher.features.buffers() if run.team.size > 1 and teacher.features.state_dict() else ():
+        run.team.give(values)
 
 
 def with_teacher(teacher: Teacher | None, generator: Generator, config: PrivateTeacherConfig) -> Generator:
@@ -136,13 +156,13 @@ def _number_type(run: Run) -> torch.dtype:
     return torch.bfloat16 if step_precision(run) == "bf16" else torch.float32
 
 
-def _in_full_chunks(scattering: Scattering, images_private: Tensor) -> Tensor:
+def _in_full_chunks(compute: Scattering | Patches, images_private: Tensor) -> Tensor:
     """Features of at most a chunk of images, always computed as of a whole one: shapes do not follow the records."""
     missing = _CHUNK - len(images_private)
     if images_private.is_cuda:  # elsewhere features are the same in any company, as tests show
         filling = images_private.new_zeros(missing, *images_private.shape[1:])
         images_private = torch.cat([images_private, filling])
-    features: Tensor = scattering(images_private)
+    features: Tensor = compute(images_private)
     return features[: _CHUNK - missing]
 
 
@@ -159,7 +179,7 @@ def _images_per_person(run: Run) -> int:
 
 
 class FeatureRecords(Records):
-    """Scattering features of all private records, in half precision, with an empty record at the end.
+    """Features of all private records, in half precision, with an empty record at the end.
 
     Those of a data store are kept on disk where the device is the processor. Of several processes each has those of the
     units that it owns, and is asked for units by the numbers that they have among all.
@@ -167,11 +187,11 @@ class FeatureRecords(Records):
     Privacy: features are a function of one image and of nothing else; they are private, and so is how many there are.
     """
 
-    def __init__(self, run: Run, scattering: Scattering) -> None:
+    def __init__(self, run: Run, compute: Scattering | Patches) -> None:
         self._team, unit = run.team, run.plan.domain.unit
         own = own_records(run.data, unit, run.team)
         count, self._type = len(own), _number_type(run)
-        shape = (count + 1, scattering.maps, *scattering.grid)
+        shape = (count + 1, compute.maps, *compute.grid)
         on_disk = isinstance(run.data.images, StoredImages) and run.device.type == "cpu"
         self.features: Tensor = (
             _on_disk(run.private, shape) if on_disk else torch.zeros(shape, dtype=torch.float16, device=run.device)
@@ -181,7 +201,7 @@ class FeatureRecords(Records):
             for start in range(part * count // _REPORTS, (part + 1) * count // _REPORTS, _CHUNK):
                 chunk = slice(start, min((part + 1) * count // _REPORTS, start + _CHUNK))
                 images_private, labels_private = load_batch(run.data, selection_of(own[chunk]), run.device)
-                self.features[chunk] = _in_full_chunks(scattering, images_private).half()
+                self.features[chunk] = _in_full_chunks(compute, images_private).half()
                 self.labels[chunk] = labels_private
             run.prepare(teacher_features=(part + 1) / _REPORTS)
         self.people = None
@@ -396,3 +416,10 @@ def _load(teacher: Teacher, kept: Mapping[str, Tensor]) -> None:
     else:
         head = {name.removeprefix(_HEAD): value for name, value in kept.items() if name.startswith(_HEAD)}
     teacher.head.load_state_dict(head)
+    _load_filters(teacher, kept)
+
+
+def _load_filters(teacher: Teacher, kept: Mapping[str, Tensor]) -> None:
+    """Put what was kept of filters into features; those of scattering have none."""
+    filters = {name.removeprefix(_FEATURES): value for name, value in kept.items() if name.startswith(_FEATURES)}
+    teacher.features.load_state_dict(filters)

@@ -15,8 +15,8 @@ the K draws of one record and never over a batch. What is released is an exponen
 - ``central-images``: noisy class-wise means of a few Poisson samples (``central_images.py``);
 - ``none``: nothing.
 
-``method.warm_up.leaves`` puts images of chance alone among them (``dead_leaves.py``), or stands alone where nothing is
-bought: they teach edges and textures, which a noisy mean does not know.
+``method.warm_up.leaves`` puts images of chance alone among them (``engines/dead_leaves.py``), or stands alone where
+nothing is bought: they teach edges and textures, which a noisy mean does not know.
 
 The presets ``gpu-colour`` and ``gpu-colour-eps1`` are for images of 3x32x32, at epsilon 10 and 1.
 """

@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from understudy.devices import low_precision
+from understudy.engines.dead_leaves import dead_leaves
 from understudy.engines.dpsgd.products import arithmetic
 from understudy.engines.dpsgd.step import step_precision
 from understudy.engines.embedding.config import EmbeddingConfig
 from understudy.engines.embedding.start import EmbeddingStart
 from understudy.engines.learner import save_picture
 from understudy.errors import CheckError
-from understudy.methods.diffusion.dead_leaves import dead_leaves
 from understudy.methods.diffusion.denoising import Denoising
 from understudy.models.diffusion import DiffusionGenerator
 from understudy.models.generator import DiffusionGeneratorConfig, GeneratorConfig, build_generator

@@ -1,4 +1,4 @@
-"""Dead leaves: images of chance alone, from which a network learns what edges, shades and textures look like.
+"""Dead leaves: images of chance alone, from which networks and filters learn what edges, shades and textures look like.
 
 Shapes of all sizes cover each other, each in a colour of its own. Such images have the outlines, the occlusions and the
 spectrum of photographs, and nothing of any data set: A. B. Lee, D. Mumford, J. Huang, "Occlusion Models for Natural

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from understudy.methods.diffusion.dead_leaves import dead_leaves
+from understudy.engines.dead_leaves import dead_leaves
 
 
 def drawn(count: int, shape: tuple[int, int, int] = (3, 32, 32), seed: int = 0) -> Tensor:
@@ -22,7 +22,7 @@ def test_they_are_8_bit_images_of_the_shape_that_is_asked_for(shape, count):
 
 
 def test_many_are_made_a_few_at_a_time(monkeypatch):
-    monkeypatch.setattr("understudy.methods.diffusion.dead_leaves._AT_ONCE", 4)
+    monkeypatch.setattr("understudy.engines.dead_leaves._AT_ONCE", 4)
     images = drawn(10, (1, 8, 8))
     assert len(images) == 10
     assert len({bytes(image.flatten().tolist()) for image in images}) == 10
