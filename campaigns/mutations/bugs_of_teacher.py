@@ -5,6 +5,7 @@ from __future__ import annotations
 from .planting import Bug, bug
 
 TRAINING, SCATTERING, PLANS = "engines/teacher/training.py", "models/scattering.py", "methods/base.py"
+PATCHES = "models/patches.py"
 _TESTS = "tests/engines/teacher/test_training.py"
 _AUDIT = "tests/audit/test_mechanism_audits.py::test_a_true_claim_is_confirmed_and_partly_reached"
 
@@ -51,6 +52,22 @@ BUGS: tuple[Bug, ...] = (
         "            maps.reshape(len(images), self.maps, *self.grid), self.groups",
         "            (maps - maps.mean(dim=0)).reshape(len(images), self.maps, *self.grid), self.groups",
         "tests/models/test_scattering.py::test_an_images_features_do_not_hang_on_what_is_beside_it",
+    ),
+    bug(
+        "patch features normalised over the batch",
+        PATCHES,
+        "functional.group_norm(found, 1",
+        "functional.group_norm(found - found.mean(dim=0), 1",
+        "tests/models/test_patches.py::test_an_images_features_do_not_hang_on_what_is_beside_it",
+    ),
+    bug(
+        "filters of patches centred on the records",
+        TRAINING,
+        "        _share_filters(run, teacher)\n        learn =",
+        "        for offsets in (teacher.features.state_dict().get('offsets', torch.zeros(1)),):\n"
+        "            offsets.sub_(float(run.data.images.mean()) / 255)\n"
+        "        _share_filters(run, teacher)\n        learn =",
+        f"{_TESTS}::test_filters_are_the_same_whatever_the_records_are",
     ),
     bug(
         "the teacher's features centred over all records",

@@ -47,6 +47,7 @@ PEOPLE = (1, 2, 4, 3, 2, 1, 5)
 SAME = 1e-6  # how far, relative to its norm, a sum may be from that of one process
 LINEAR = PrivateTeacherConfig(scales=2, directions=2, learning_rate=0.25)
 NETWORK = LINEAR.model_copy(update={"kind": "network", "width": 3})
+ON_PATCHES = PrivateTeacherConfig(features="patches", filters=3, learning_rate=0.25)
 several = pytest.mark.parametrize("size", [2, 4])
 
 
@@ -183,7 +184,7 @@ def test_hermite_features_add_up_with_the_leaders_groups(tmp_path):
 
 @several
 @pytest.mark.parametrize("kind", ["labelled", "people"])
-@pytest.mark.parametrize("config", [LINEAR, NETWORK], ids=["linear", "network"])
+@pytest.mark.parametrize("config", [LINEAR, NETWORK, ON_PATCHES], ids=["linear", "network", "on patches"])
 def test_gradients_of_a_teacher_add_up_at_the_weights_of_each_step(config, kind, size, tmp_path):
     """A network draws every unit here; its first sum is compared, since Adam makes much of the last digits of it."""
     data = data_of(kind)
@@ -193,7 +194,7 @@ def test_gradients_of_a_teacher_add_up_at_the_weights_of_each_step(config, kind,
         torch.manual_seed(3)  # the same first weights
         sums.append(taught(number, tmp_path, data, config, **fields))
     found, alone = sums
-    agree(*(sums if config.kind == "linear" else (found[:1], alone[:1])))
+    agree(*((found[:1], alone[:1]) if config.kind == "network" else sums))
     assert float((alone[1] - alone[0]).norm()) > 1e-3 * float(alone[0].norm()), "a step moves the weights of all"
 
 

@@ -220,13 +220,15 @@ CASES = {
 def with_teacher(case: Case, **teacher: Any) -> Case:
     """A case with a teacher beside its generator, of four steps."""
     privacy = {"teacher_share": 0.2, "teacher_steps": 4, "teacher_noise_multiplier": 10.0}
-    return replace(case, privacy={**case.privacy, **privacy}, teacher={"directions": 2, **teacher})
+    features = {} if "features" in teacher else {"directions": 2}
+    return replace(case, privacy={**case.privacy, **privacy}, teacher={**features, **teacher})
 
 
 # Every method with a teacher, for `make test-full`: it does the same beside all of them (see test_teacher.py).
 TAUGHT = {
     **{f"{name} with a teacher": with_teacher(case) for name, case in CASES.items() if name == case.name},
     "dp-merf with a network as its teacher": with_teacher(CASES["dp-merf"], kind="network", width=2),
+    "dp-merf with a teacher on patches": with_teacher(CASES["dp-merf"], features="patches", filters=3, mirrored=True),
 }
 
 # Methods without privacy: no budget, no events, no guarantee. They have tests of their own (test_not_private.py).

@@ -43,6 +43,7 @@ from ..helpers.runs import interrupt, open_to_others, own_state_folder, read_lin
 ALLOWED_FILES = {"generator.safetensors", "config.json", "certificate.json", "README.md", "samples.png"}
 ALWAYS_REPORTED = {"step"}
 TEACHER = "head."  # weights under this name are those of a network as they would be released
+FILTERS = "features."
 RUNTIME_VALUES: dict[str, list[Any]] = {
     "device": ["auto", "cpu", "cuda"],
     "precision": ["fp32", "tf32", "bf16"],
@@ -316,13 +317,13 @@ def test_samples_are_drawn_afresh_unless_a_seed_is_given(case, finished):
 
 def _private_tensors(folder: Path) -> list[tuple[str, bytes]]:
     """Name and bytes of every tensor in the private folder that is long enough to be told from chance, except those
-    that are the generator itself, or the network that is its teacher."""
+    that are the generator itself, or the network that is its teacher, and filters, which learnt from chance alone."""
     found = []
     for path in (folder / "private").rglob("*.safetensors"):
         with safe_open(path, framework="np") as file:
             for name in file.keys():  # noqa: SIM118 (not a mapping)
                 array = file.get_tensor(name)
-                if not name.startswith((RELEASED, TEACHER)) and len(np.unique(array)) >= 8:
+                if not name.startswith((RELEASED, TEACHER, FILTERS)) and len(np.unique(array)) >= 8:
                     found.append((f"{path.name}: {name}", array.tobytes()))
     return found
 

@@ -40,6 +40,7 @@ from ..helpers.runs import interrupt, open_to_others, own_state_folder, tiny_tra
 from ..release.building import edit_json, make_release
 
 CASE = "dp-merf with a teacher"
+ON_PATCHES = {"features": "patches", "filters": 3, "scales": None, "directions": 8}
 CENTRAL = sorted(name for name in method_names() if get_method(name).private and not get_method(name).federated)
 
 
@@ -213,9 +214,10 @@ def without_teacher(config: dict[str, Any]) -> dict[str, Any]:
     [
         (lambda config: config["method_config"].update(without_teacher(config)), "does not plan"),
         (lambda config: config["method_config"]["teacher"].update(width=7), "another than the config plans"),
+        (lambda config: config["method_config"]["teacher"].update(ON_PATCHES), "another than the config plans"),
         (lambda config: config["method_config"]["privacy"].update(teacher_steps=None), "teacher_steps open"),
     ],
-    ids=["no teacher planned", "another teacher", "steps left open"],
+    ids=["no teacher planned", "another teacher", "other features", "steps left open"],
 )
 def test_a_teacher_that_the_config_does_not_plan_is_not_verified(copied, change, words):
     """Without the teacher's events all else would agree: what is held must be what was paid for."""
@@ -260,6 +262,21 @@ def test_a_release_with_a_teacher_is_saved_and_loaded_as_it_was(finished, tmp_pa
     config = json.loads((tmp_path / "saved" / "config.json").read_text())["generator"]
     assert (config["kind"], config["teacher"]["kind"], config["base"]["classes"]) == ("annotated", "linear", CLASSES)
     assert config["label_weights"] == config["base"]["label_weights"], "the law of labels stays the generator's"
+
+
+def test_a_release_holds_the_filters_that_its_classifier_looks_with(tmp_path):
+    """So a receiver, and a later version, needs to learn none."""
+    tiny_train("dp-merf with a teacher on patches", tiny_data(), tmp_path / "run")
+    release = load(tmp_path / "run")
+    assert verify(tmp_path / "run").verdict == "verified"
+    filters = release.generator.annotator.features.filters
+    assert filters.shape == (3, 1, 4, 4)
+    assert filters.abs().amax(dim=(1, 2, 3)).min() > 0.1
+    saved, images = load(release.save(tmp_path / "saved")), tiny_data().images[:, 0]
+    assert np.array_equal(saved.probabilities(images), release.probabilities(images))
+    assert np.allclose(saved.probabilities(images[:, :, ::-1]), release.probabilities(images), atol=1e-4), "mirrored"
+    told = json.loads((tmp_path / "saved" / "config.json").read_text())["generator"]["teacher"]
+    assert (told["features"], told["filters"], told["mirrored"]) == ("patches", 3, True)
 
 
 # What it names

@@ -103,6 +103,33 @@ def test_scales_follow_the_size_of_the_image(shape, scales):
     assert with_teacher(config(teacher={"scales": 1}, **noise), domain(shape), BUDGET)[0].teacher.scales == 1
 
 
+def test_patches_have_filters_and_no_scales():
+    given = config(teacher={"features": "patches", "mirrored": True}, steps=4, noise_multiplier=9.0)
+    decided, _ = with_teacher(given, domain((3, 32, 32)), BUDGET)
+    assert (decided.teacher.filters, decided.teacher.scales) == (256, None)
+    assert with_teacher(decided, domain((3, 32, 32)), BUDGET)[0] == decided
+    few = config(teacher={"features": "patches", "filters": 20}, steps=4, noise_multiplier=9.0)
+    assert with_teacher(few, domain(), BUDGET)[0].teacher.filters == 20
+
+
+def test_a_teacher_on_scattering_is_written_as_before_there_were_patches():
+    """Older versions refuse keys that they do not know, and a release states the hash of its config."""
+    decided, _ = with_teacher(config(steps=4, noise_multiplier=9.0), domain(), BUDGET)
+    assert set(decided.teacher.model_dump()) == {"kind", "scales", "directions", "width", "learning_rate"}
+    on_patches = config(teacher={"features": "patches"}).teacher.model_dump()
+    assert on_patches["features"] == "patches"
+
+
+def test_more_filters_take_more_time_and_memory():
+    def costs(**teacher: Any) -> Costs:
+        return teacher_costs(config(0.1, {"features": "patches", **teacher}, steps=4), domain((3, 32, 32)), COSTS)
+
+    few, many, mirrored = costs(filters=64), costs(filters=512), costs(filters=64, mirrored=True)
+    assert few.memory_bytes < many.memory_bytes
+    assert few.seconds < mirrored.seconds < many.seconds
+    assert few.seconds_on_gpu < many.seconds_on_gpu < many.seconds
+
+
 @pytest.mark.parametrize(
     ("given", "declared", "words"),
     [
@@ -113,6 +140,17 @@ def test_scales_follow_the_size_of_the_image(shape, scales):
             domain((1, 8, 20)),
             "8x20 pixels are too small for them; pass 2",
         ),
+        (
+            config(teacher={"features": "patches", "scales": 2}, noise_multiplier=9.0),
+            domain(),
+            "settings of scattering, but features=patches was asked for; leave them out, or set filters",
+        ),
+        (
+            config(teacher={"filters": 9}, noise_multiplier=9.0),
+            domain(),
+            "settings of patches, but features=scattering",
+        ),
+        (config(teacher={"mirrored": True}, noise_multiplier=9.0), domain(), r"pass teacher\.features=patches"),
     ],
 )
 def test_what_cannot_be_taught_is_refused_in_one_sentence(given, declared, words):

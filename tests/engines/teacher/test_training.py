@@ -18,6 +18,7 @@ from understudy.data.arrays import from_arrays
 from understudy.data.dataset import ImageDataset
 from understudy.engines.teacher import training
 from understudy.engines.teacher.config import MOMENTUM, PURPOSE, PrivateTeacherConfig
+from understudy.engines.teacher.patches import learn_filters
 from understudy.engines.teacher.training import (
     FeatureRecords,
     SoftmaxRows,
@@ -28,6 +29,7 @@ from understudy.engines.teacher.training import (
 from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.files import read_tensors
 from understudy.methods.config import build_config
+from understudy.models.patches import Patches
 from understudy.models.scattering import Scattering
 from understudy.privacy.events import Event, NoSampling, PoissonSampling
 from understudy.privacy.ledger import Ledger
@@ -43,6 +45,7 @@ CPU, CLIP, RATE = torch.device("cpu"), 0.7, 0.25
 ALMOST_NONE = 1e-9  # of noise: what is released is the sum
 LINEAR = PrivateTeacherConfig(scales=2, directions=2, learning_rate=RATE)
 NETWORK = LINEAR.model_copy(update={"kind": "network", "width": 3})
+ON_PATCHES = PrivateTeacherConfig(features="patches", filters=8, learning_rate=RATE)
 FEATURES = 9 * 4  # of an 8x8 image at two scales and directions
 FALSE_ALARM = 1e-6
 
@@ -237,20 +240,39 @@ def test_the_addend_of_a_record_is_the_same_wherever_it_stands(mechanism):
         assert torch.equal(softmax_gradients(mechanism, weights, SoftmaxRows(among, labels)), alone)
 
 
-def test_features_of_a_record_are_those_of_its_image_alone(tmp_path):
+def of_scattering() -> Scattering:
+    return Scattering((1, 8, 8), 2, 2)
+
+
+def of_patches() -> Patches:
+    features = Patches((1, 8, 8), 3)
+    learn_filters(features)
+    return features
+
+
+@pytest.mark.parametrize("make", [of_scattering, of_patches])
+def test_features_of_a_record_are_those_of_its_image_alone(make, tmp_path):
     """In half precision, bit for bit; behind the last there is an empty one."""
-    data = tiny_data(records=30)
-    scattering = Scattering((1, 8, 8), 2, 2)
+    data, compute = tiny_data(records=30), make()
     run = make_run(tmp_path / "all", data, make_event())
-    records = FeatureRecords(run, scattering)
-    expected = scattering(torch.from_numpy(data.images).float() / 255).half()
+    records = FeatureRecords(run, compute)
+    expected = compute(torch.from_numpy(data.images).float() / 255).half()
     assert torch.equal(records.features[:-1], expected)
     assert (records.features[-1] == 0).all()
     fewer = make_run(tmp_path / "fewer", data.subset(np.arange(1, 30)), make_event())
-    assert torch.equal(FeatureRecords(fewer, scattering).features[:-1], expected[1:])
+    assert torch.equal(FeatureRecords(fewer, compute).features[:-1], expected[1:])
     gathered = records.gather(torch.tensor([4, 30]))
     assert gathered.present.tolist() == [True, False]
     assert torch.equal(gathered.images[0], expected[4].float())
+
+
+def test_filters_are_the_same_whatever_the_records_are(tmp_path):
+    """They learn from images of chance: nobody's image moves them by a bit."""
+    event, learnt = make_event(2, 2.0), of_patches().state_dict()
+    config = ON_PATCHES.model_copy(update={"filters": 3})
+    for name, data in (("some", tiny_data()), ("others", striped()), ("none", tiny_data().subset(np.arange(0)))):
+        teacher = train_teacher(make_run(tmp_path / name, data, event), config, event)
+        assert all(torch.equal(value, learnt[key]) for key, value in teacher.features.state_dict().items()), name
 
 
 def test_no_record_has_no_features(tmp_path):
@@ -345,7 +367,11 @@ def striped(count: int = 300) -> ImageDataset:
     return from_arrays(images.clip(0, 255).astype(np.uint8), labels, classes=2, records=count)
 
 
-@pytest.mark.parametrize("config", [LINEAR, pytest.param(NETWORK, marks=pytest.mark.slow)], ids=["linear", "network"])
+@pytest.mark.parametrize(
+    "config",
+    [LINEAR, pytest.param(NETWORK, marks=pytest.mark.slow), ON_PATCHES],
+    ids=["linear", "network", "on patches"],
+)
 def test_a_teacher_learns_when_there_is_something_to_learn(config, tmp_path):
     data, rate = striped(), PoissonSampling(rate=0.5)
     event = make_event(40, 4.0, sampling=NoSampling() if config.kind == "linear" else rate)
@@ -386,7 +412,7 @@ def killed_in_step(step: int, run: Run, config: PrivateTeacherConfig, event: Eve
         train_teacher(run, config, event)
 
 
-@pytest.mark.parametrize("config", [LINEAR, NETWORK], ids=["linear", "network"])
+@pytest.mark.parametrize("config", [LINEAR, NETWORK, ON_PATCHES], ids=["linear", "network", "on patches"])
 def test_what_was_reserved_when_it_was_killed_stays_spent(config, tmp_path):
     """Two steps are reserved at a time and kept together: step 5 and 6 were paid for and are gone."""
     sampling = NoSampling() if config.kind == "linear" else PoissonSampling(rate=0.5)
@@ -410,6 +436,24 @@ def test_what_was_reserved_when_it_was_killed_stays_spent(config, tmp_path):
     assert third.lost_steps == second.lost_steps
     kept = kept_teacher(third.files.teacher, data.domain, config)
     assert all(torch.equal(value, kept.state_dict()[name]) for name, value in again.state_dict().items())
+
+
+def test_a_teacher_goes_on_with_the_filters_it_began_with(tmp_path, monkeypatch):
+    """And not with others that a later version, or another processor, would learn."""
+    event, data = make_event(40, 2.0), tiny_data()
+    first = make_run(tmp_path / "run", data, event)
+    killed_in_step(5, first, ON_PATCHES, event)
+    begun = kept_teacher(first.files.teacher, data.domain, ON_PATCHES).features.state_dict()
+    assert begun["filters"].abs().max() > 0.1
+
+    monkeypatch.setattr(training, "learn_filters", lambda features: pytest.fail("there are filters"))
+    seen = []
+    original = training.FeatureRecords
+    monkeypatch.setattr(training, "FeatureRecords", lambda *given: seen.append(original(*given)) or seen[-1])
+    teacher = train_teacher(make_run(tmp_path / "run", data, event), ON_PATCHES, event)
+    assert all(torch.equal(value, begun[name]) for name, value in teacher.features.state_dict().items())
+    expected = teacher.features(torch.from_numpy(data.images).float() / 255).half()
+    assert torch.equal(seen[0].features[:-1], expected)
 
 
 def test_a_state_that_the_ledger_does_not_account_for_is_refused(tmp_path):

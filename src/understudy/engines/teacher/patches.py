@@ -17,8 +17,9 @@ from torch.nn import functional
 from understudy.engines.dead_leaves import dead_leaves
 from understudy.models.patches import FAINT, Patches
 
-_IMAGES, _SIDE = 2000, 32  # dead leaves, and their size
-_PATCHES = 40_000
+_SIDE = 32  # of a dead-leaves image
+_PATCHES_A_FILTER, _FEWEST_PATCHES = 160, 4000
+_PATCHES_AN_IMAGE = 20
 _ROUNDS = 10  # of k-means
 _FLOOR = 0.01  # added to the variance of a direction before it is divided out: fine noise is not blown up
 
@@ -30,7 +31,7 @@ def learn_filters(features: Patches) -> None:
     """
     number, channels, side, _ = features.filters.shape
     random = torch.Generator().manual_seed(0)
-    patches = _patches(channels, side, random)
+    patches = _patches(max(_FEWEST_PATCHES, _PATCHES_A_FILTER * number), channels, side, random)
     whitening = _whitening(patches)
     centres = _centres(patches @ whitening, number, random)
     filters = (centres @ whitening).view(number, channels * side * side)
@@ -40,11 +41,13 @@ def learn_filters(features: Patches) -> None:
     features.offsets.copy_(-found.mean(dim=0))
 
 
-def _patches(channels: int, side: int, random: torch.Generator) -> Tensor:
-    """Patches (N, values) of mean 0 and, but for the faint, contrast 1, each from somewhere in an image."""
-    images = dead_leaves(_IMAGES, (channels, _SIDE, _SIDE), random)
+def _patches(count: int, channels: int, side: int, random: torch.Generator) -> Tensor:
+    """So many patches (N, values) of mean 0 and, but for the faint, contrast 1, each from somewhere in an image."""
+    images = dead_leaves(count // _PATCHES_AN_IMAGE, (channels, _SIDE, _SIDE), random)
     windows = images.unfold(2, side, 1).unfold(3, side, 1)
-    which, down, right = (torch.randint(high, (_PATCHES,), generator=random) for high in (_IMAGES, *windows.shape[2:4]))
+    which, down, right = (
+        torch.randint(high, (count,), generator=random) for high in (len(images), *windows.shape[2:4])
+    )
     patches = windows[which, :, down, right].flatten(1).double() / 255
     patches = patches - patches.mean(dim=1, keepdim=True)
     return patches * (patches.square().mean(dim=1, keepdim=True) + FAINT**2).rsqrt()
