@@ -21,7 +21,8 @@ A release that was trained before is measured with ``--release``; such a row say
 Writes ``benchmarks/results/<method>-<dataset>-eps<E>[-<variant>].json`` and the sample grid beside it as a PNG. The
 data are looked for where ``understudy data list`` says; the Inception weights as ``understudy evaluate`` does. FID
 compares 60,000 generated images with the 10,000 test images; the CNN, and in colour the residual network beside it, are
-trained on the generated images only, and the row states how many parameters each has.
+trained on the generated images only, and the row states how many parameters each has. The row is written as soon as
+training has ended, and again after each figure: what is cut off by then has null.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import shutil
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,7 @@ from understudy.release.model_card import grid_png
 from understudy.runs.folder import RunFolder
 
 _PART = 15 * 2**20  # bytes
+_FIGURES = ("fid", "cnn_accuracy", "inception_score", "average_accuracy", "calibrated_accuracy")
 
 
 def main() -> None:
@@ -66,7 +69,7 @@ def main() -> None:
         "dataset": options.dataset,
         **claimed(release),
         "temperature": options.temperature,
-        **measure(release, options),
+        **dict.fromkeys(_FIGURES),
         **costs,
         **({"data_dependent": others} if others else {}),  # the data sets are public
         "device": device_name(device),
@@ -77,8 +80,10 @@ def main() -> None:
         "torch": torch.__version__,
         "certificate": json.loads(release.certificate.to_json()),
     }
-    target(options, ".json").write_text(json.dumps(row, indent=1) + "\n")
-    print({key: value for key, value in row.items() if key != "certificate"}, flush=True)
+    for figures in measure(release, options):
+        row |= {name: figure for name, figure in figures.items() if figure is not None}
+        target(options, ".json").write_text(json.dumps(row, indent=1) + "\n")
+        print({key: value for key, value in row.items() if key != "certificate"}, flush=True)
 
 
 def released(options: argparse.Namespace) -> us.Release:
@@ -159,8 +164,8 @@ def claimed(release: us.Release) -> dict[str, float | None]:
     return {name: getattr(release.certificate.headline, name) if private else None for name in ("epsilon", "delta")}
 
 
-def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:
-    """FID, accuracies, Inception score and the averages over classifiers as asked for; null where not measured."""
+def measure(release: us.Release, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """FID, accuracies, Inception score and the averages over classifiers as asked for, one after the other."""
     real_train, real_test = us.load(options.dataset), us.load(options.dataset, split="test")
     started = time.perf_counter()
     images, labels = release.sample(
@@ -174,24 +179,23 @@ def measure(release: us.Release, options: argparse.Namespace) -> dict[str, Any]:
         real_data_private=False,
         reference=False,
     )
-    usual = with_colour(("fid", "cnn"), real_train.domain.shape[0])
-    metrics = usual if options.metrics is None else options.metrics.split(",")
-    result = evaluate(images, labels, real_train, real_test, metrics, config)
-    names = ("fid", "cnn_accuracy", "inception_score", "average_accuracy", "calibrated_accuracy")
-    figures = {name: result.as_dict()[name] for name in names} | networks(result)
-    figures["sample_seconds"] = round(seconds, 1)
+    figures: dict[str, Any] = {"sample_seconds": round(seconds, 1)}
     if release.has_classifier:
         figures["classifier_accuracy"] = float((release.label(real_test.pictures) == real_test.labels).mean())
-    return figures
+    yield figures
+    usual = with_colour(("cnn", "fid"), real_train.domain.shape[0])
+    sizes: dict[str, Any] = {}
+    for metric in usual if options.metrics is None else options.metrics.split(","):
+        result = evaluate(images, labels, real_train, real_test, [metric], config)
+        sizes |= networks(result)
+        of_colour = {"resnet_accuracy": result.value("resnet"), "networks": sizes if "resnet" in sizes else None}
+        yield {name: result.as_dict()[name] for name in _FIGURES} | of_colour
 
 
 def networks(result: Evaluation) -> dict[str, Any]:
-    """Where the residual network was trained: its accuracy, and of each network its size and its settings."""
-    if result.value("resnet") is None:
-        return {}
+    """The size and the settings of each network that was trained on samples."""
     told = [figure for figure in result.figures if figure.get("parameters")]
-    sizes = {figure["name"]: {key: figure[key] for key in ("parameters", "settings", "seconds")} for figure in told}
-    return {"resnet_accuracy": result.value("resnet"), "networks": sizes}
+    return {figure["name"]: {key: figure[key] for key in ("parameters", "settings", "seconds")} for figure in told}
 
 
 def target(options: argparse.Namespace, suffix: str) -> Path:

@@ -7,7 +7,8 @@ Two runs that differ in one record are carried out with the same randomness. In 
 other critic must be the same after warm start and training, and so must every answer that another critic gives. In a
 private step the bound of every other unit's gradient norm, which decides how it is clipped, must be the same: of a
 discriminator and of a denoiser where one is another, and of a denoiser where one is missing, so that all behind it
-stand one place further ahead in a pass of the same size. Each comparison is made beside one of two runs on equal
+stand one place further ahead in a pass of the same size; and so must the features that a teacher has of every other
+image, where one is missing. Each comparison is made beside one of two runs on equal
 records: where these differ already, kernels do not repeat themselves, and the row says so. Writes
 ``benchmarks/results/independence[-cpu].json``.
 """
@@ -29,11 +30,16 @@ from understudy.engines.critics.bank import AdamConfig, CriticBank, CriticBankCo
 from understudy.engines.critics.subsets import PrivateRecords, SubsetTable
 from understudy.engines.critics.warm_start import WarmStartConfig, warm_start
 from understudy.engines.dpsgd.gradients import FlatParameters, PerExampleGradients
+from understudy.engines.teacher.patches import learn_filters
+from understudy.engines.teacher.training import features_in_chunks
 from understudy.models.critic import CriticBatch, CriticConfig
 from understudy.models.dpgan import DpganDiscriminator, DpganDiscriminatorConfig
+from understudy.models.generator import TeacherModelConfig
+from understudy.models.patches import Patches
+from understudy.models.teacher import fixed_features
 from understudy.models.unet import GROUPS, UNet
 
-SHAPE, CLASSES = (1, 28, 28), 10
+SHAPE, COLOUR, CLASSES = (1, 28, 28), (3, 32, 32), 10
 DRAWS = 4  # of a unit of a denoiser
 PRECISIONS = ("fp32", "tf32", "bf16")
 Row = dict[str, Any]
@@ -59,7 +65,12 @@ def main() -> int:
 
 def look(precision: str, options: argparse.Namespace) -> list[Row]:
     """All comparisons at one precision."""
+    features = [
+        compare(f"a teacher's features of {kind}, one more, {precision}", partial(features_of, kind, options))
+        for kind in (("scattering", "patches") if precision == "fp32" else ())  # which knows no other
+    ]
     return [
+        *features,
         compare(f"critics trained in blocks, {precision}", partial(trained, precision, options)),
         compare(f"critics trained scattered, {precision}", partial(trained, precision, options, spread=True)),
         compare(f"warm start, {precision}", partial(warmed, precision, options)),
@@ -219,6 +230,25 @@ def denoiser_norms(precision: str, options: argparse.Namespace, more: bool, chan
     if changed is None and more:
         found = torch.cat([found[:place], found.new_zeros(1), found[place:-1]])
     return {"norms": found}
+
+
+# --- features of a teacher
+
+
+def features_of(kind: str, options: argparse.Namespace, changed: int | None) -> State:
+    """As they are kept; one image may be there or not, so that all behind it stand elsewhere, also in other pieces."""
+    config = TeacherModelConfig(features=kind, filters=4 * options.width)
+    compute = fixed_features(COLOUR, config)
+    if isinstance(compute, Patches):
+        learn_filters(compute)
+    random = torch.Generator(options.device).manual_seed(12)
+    images, place = torch.rand(20 * options.batch + 1, *COLOUR, generator=random, device=options.device), 1
+    if changed is None:
+        images = torch.cat([images[:place], images[place + 1 :]])
+    found = features_in_chunks(compute.to(options.device), images)
+    if changed is None:
+        found = torch.cat([found[:place], torch.zeros_like(found[:1]), found[place:]])
+    return {"features": found}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

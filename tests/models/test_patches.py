@@ -132,6 +132,25 @@ def test_an_images_features_do_not_hang_on_what_is_beside_it(shape, mirrored, mo
     assert torch.equal(patches(images), features)
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 13)])
+def test_how_an_image_lies_in_memory_does_not_count(shape):
+    """Bit for bit: channels last, or with the steps that a single image, or a single channel, may have."""
+    images, patches = random_images(6, shape), with_filters(shape)
+    features = patches(images)
+    assert torch.equal(patches(images.contiguous(memory_format=torch.channels_last)), features)
+    for number in range(6):
+        one = images[number : number + 1].clone()
+        if shape[0] == 1:
+            one = one.as_strided(one.shape, (shape[1] * shape[2], 1, shape[2], 1))
+        assert torch.equal(patches(one), features[number : number + 1])
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
+def test_nor_does_what_is_beside_it_where_filters_are_as_many_as_usual(shape):
+    images, patches = random_images(30, shape), with_filters(shape, 256)
+    assert torch.equal(patches(images[1:]), patches(images)[1:])
+
+
 def test_one_that_is_not_finite_breaks_itself_alone():
     images, patches = random_images(5, (1, 8, 8)), with_filters((1, 8, 8))
     expected = patches(images)

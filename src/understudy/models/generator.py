@@ -140,7 +140,7 @@ class TeacherModelConfig(Config):
     features: Literal["scattering", "patches"] = "scattering"
     scales: Annotated[int, Field(ge=1, le=3)] = 2
     directions: Annotated[int, Field(ge=2, le=16)] = 8
-    filters: Annotated[int, Field(ge=1, le=4096)] = 256
+    filters: Annotated[int, Field(ge=1, le=1024)] = 256
     mirrored: bool = False
     width: Annotated[int, Field(ge=1, le=4096)] = 32
 

@@ -16,12 +16,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from understudy.models.scattering import in_pieces
+
 _AT_ONCE = 2**22  # numbers held for a chunk of images
 _CELL = 8  # pixels, about, of a side of a cell of the grid
 _SIDE, _SIDE_OF_SMALL, _SMALL = 6, 4, 16  # pixels of a patch; of one in images with fewer pixels than that
 _THRESHOLD = 0.75  # t, in deviations of what a filter finds in a patch
 FAINT = 10 / 255  # contrast of a patch that counts as little more than noise
 _SMALLEST_VARIANCE = 1e-5  # over all features of an image: a blank one has features of zero
+
+
+def cells(pixels: int) -> int:
+    """Of the grid, along a side of so many pixels."""
+    return max(2, round(pixels / _CELL))
 
 
 class Patches(nn.Module):
@@ -38,7 +45,7 @@ class Patches(nn.Module):
         super().__init__()
         channels, height, width = self.shape = shape
         self.mirrored, self.maps = mirrored, 2 * number
-        self.grid = max(2, round(height / _CELL)), max(2, round(width / _CELL))
+        self.grid = cells(height), cells(width)
         side = _SIDE if min(height, width) >= _SMALL else _SIDE_OF_SMALL
         self.register_buffer("filters", torch.zeros(number, channels, side, side))  # the sum of each is zero
         self.register_buffer("offsets", torch.zeros(number))
@@ -53,7 +60,8 @@ class Patches(nn.Module):
         if not len(images):
             return torch.empty((0, self.maps, *self.grid), device=images.device)
         held = self.maps * self.shape[1] * self.shape[2]
-        return torch.cat([self._normalised(chunk) for chunk in images.float().split(max(1, _AT_ONCE // held))])
+        plain = images.float().clone(memory_format=torch.contiguous_format)  # convolutions round by how images lie
+        return in_pieces(plain, max(1, _AT_ONCE // held), self._normalised)
 
     def _normalised(self, images: Tensor) -> Tensor:
         found = self._found(images)

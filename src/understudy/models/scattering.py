@@ -12,6 +12,7 @@ normalisation after it, which takes means and deviations over groups of maps of 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +63,7 @@ class Scattering(nn.Module):
         if not len(images):
             return torch.empty((0, self.maps, *self.grid), device=images.device)
         held = self.shape[0] * self.directions**2 * self.low_pass.numel()
-        return torch.cat([self._normalised(chunk) for chunk in images.split(max(1, _AT_ONCE // held))])
+        return in_pieces(images, max(1, _AT_ONCE // held), self._normalised)
 
     def _normalised(self, images: Tensor) -> Tensor:
         padded = functional.pad(images.float(), self._padding, mode="reflect").flatten(0, 1)
@@ -92,6 +93,18 @@ class Scattering(nn.Module):
         coarser = self.scales - fineness
         smooth = _periodised(spectra * _periodised(self.low_pass, 2**fineness), 2**coarser) / 4**coarser
         return torch.fft.ifft2(smooth).real[..., 1:-1, 1:-1]
+
+
+def in_pieces(images: Tensor, at_once: int, compute: Callable[[Tensor], Tensor]) -> Tensor:
+    """What is computed of images, so many at once; on a graphics card never fewer, since kernels follow the shape.
+
+    So features are the same bits whatever piece an image falls into.
+    """
+    found, count = [], len(images)
+    for piece in images.split(at_once):
+        missing = at_once - len(piece) if images.is_cuda else 0
+        found.append(compute(torch.cat([piece, piece.new_zeros(missing, *piece.shape[1:])]) if missing else piece))
+    return torch.cat(found)[:count]
 
 
 def _periodised(spectra: Tensor, factor: int) -> Tensor:

@@ -55,5 +55,15 @@ def test_some_see_colour_and_some_see_edges():
     assert coloured.min() < 0.5
 
 
+def test_no_centre_is_lost_where_there_are_more_than_kinds_of_patches(monkeypatch):
+    """As many as patches, so that some have no followers but themselves."""
+    monkeypatch.setattr(patches, "_FEWEST_PATCHES", 60)
+    monkeypatch.setattr(patches, "_PATCHES_A_FILTER", 1)
+    monkeypatch.setattr(patches, "_AT_ONCE", 7)
+    filters = learnt((1, 8, 8), 40).filters.flatten(1)
+    assert filters.isfinite().all()
+    assert filters.norm(dim=1).min() > 0.1
+
+
 def test_as_many_filters_as_were_asked_for_even_where_that_is_one():
     assert learnt((1, 8, 8), 1).filters.shape == (1, 1, 4, 4)

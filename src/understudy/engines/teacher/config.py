@@ -23,7 +23,7 @@ MOMENTUM = 0.9  # of a linear teacher
 IMAGES_PER_PERSON = 8  # that a network is shown of each in a step, where people are declared
 
 _DIRECTIONS, _FILTERS = 8, 256  # of scattering, of patches
-_LEARNING_FILTERS = 5.0  # seconds
+_LEARNING_FILTERS = 8.0  # seconds, of 256 in colour
 _NETWORK_STEPS, _NETWORK_BATCH, _NETWORK_RATE = 1500, 1024, 1e-3
 _LONGEST_WAY = 5000.0  # of a linear teacher: steps * rate / (1 - momentum); a longer one teaches hardly more
 _FURTHEST_STRAY = 0.1  # how far noise may carry a weight on that way
@@ -56,7 +56,7 @@ class PrivateTeacherConfig(Config):
     features: Literal["scattering", "patches"] = "scattering"
     scales: Annotated[int, Field(ge=1, le=3)] | None = None
     directions: Annotated[int, Field(ge=2, le=16)] = _DIRECTIONS
-    filters: Annotated[int, Field(ge=1, le=4096)] | None = None  # of patches
+    filters: Annotated[int, Field(ge=1, le=1024)] | None = None  # of patches
     mirrored: bool = False  # whether patches and their mirror images count alike: for things, not for writing
     width: Count = 32  # of a network
     learning_rate: Positive | None = None
@@ -165,7 +165,9 @@ class PrivateTeacherConfig(Config):
             return 81 * channels * (height * width) // 16, seconds, records * 2e-5 * channels
         filters = self.filters or _FILTERS
         products = records * filters * 36 * channels * height * width * (2 if self.mirrored else 1)
-        return 2 * filters * (height * width) // 64, _LEARNING_FILTERS + products * 6e-11, 2 + products * 2e-13
+        learning = _LEARNING_FILTERS * (0.5 + filters / 512) * channels / 3
+        places = max(2, round(height / 8)) * max(2, round(width / 8))
+        return 2 * filters * places, learning + products * 6e-11, learning + products * 2e-13
 
 
 def _way(one_shot: float, domain: Domain) -> float:

@@ -19,7 +19,9 @@ from understudy.models.patches import FAINT, Patches
 
 _SIDE = 32  # of a dead-leaves image
 _PATCHES_A_FILTER, _FEWEST_PATCHES = 160, 4000
-_PATCHES_AN_IMAGE = 20
+_MOST_PATCHES = 80_000
+_PATCHES_AN_IMAGE = 40
+_AT_ONCE = 4096  # patches that are held against all centres
 _ROUNDS = 10  # of k-means
 _FLOOR = 0.01  # added to the variance of a direction before it is divided out: fine noise is not blown up
 
@@ -31,7 +33,8 @@ def learn_filters(features: Patches) -> None:
     """
     number, channels, side, _ = features.filters.shape
     random = torch.Generator().manual_seed(0)
-    patches = _patches(max(_FEWEST_PATCHES, _PATCHES_A_FILTER * number), channels, side, random)
+    count = min(_MOST_PATCHES, max(_FEWEST_PATCHES, _PATCHES_A_FILTER * number))
+    patches = _patches(count, channels, side, random)
     whitening = _whitening(patches)
     centres = _centres(patches @ whitening, number, random)
     filters = (centres @ whitening).view(number, channels * side * side)
@@ -42,7 +45,7 @@ def learn_filters(features: Patches) -> None:
 
 
 def _patches(count: int, channels: int, side: int, random: torch.Generator) -> Tensor:
-    """So many patches (N, values) of mean 0 and, but for the faint, contrast 1, each from somewhere in an image."""
+    """At most so many patches (N, values) of mean 0 and contrast 1, each from somewhere in an image; none is blank."""
     images = dead_leaves(count // _PATCHES_AN_IMAGE, (channels, _SIDE, _SIDE), random)
     windows = images.unfold(2, side, 1).unfold(3, side, 1)
     which, down, right = (
@@ -50,7 +53,8 @@ def _patches(count: int, channels: int, side: int, random: torch.Generator) -> T
     )
     patches = windows[which, :, down, right].flatten(1).double() / 255
     patches = patches - patches.mean(dim=1, keepdim=True)
-    return patches * (patches.square().mean(dim=1, keepdim=True) + FAINT**2).rsqrt()
+    contrast = patches.square().mean(dim=1, keepdim=True)
+    return (patches * (contrast + FAINT**2).rsqrt())[contrast[:, 0] > FAINT**2]
 
 
 def _whitening(patches: Tensor) -> Tensor:
@@ -64,8 +68,11 @@ def _centres(points: Tensor, number: int, random: torch.Generator) -> Tensor:
     points = functional.normalize(points, dim=1)
     centres = points[torch.randperm(len(points), generator=random)[:number]]
     for _ in range(_ROUNDS):
-        closeness = points @ centres.T
-        nearest = closeness.abs().argmax(dim=1)
-        turned = points * closeness.gather(1, nearest[:, None]).sign()
-        centres = functional.normalize(torch.zeros_like(centres).index_add_(0, nearest, turned), dim=1)
+        sums = torch.zeros_like(centres)
+        for some in points.split(_AT_ONCE):
+            closeness = some @ centres.T
+            nearest = closeness.abs().argmax(dim=1)
+            sums.index_add_(0, nearest, some * closeness.gather(1, nearest[:, None]).sign())
+        found = sums.norm(dim=1, keepdim=True) > 0
+        centres = torch.where(found, functional.normalize(sums, dim=1), centres)
     return centres
