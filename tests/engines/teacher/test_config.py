@@ -95,7 +95,7 @@ def test_a_batch_of_a_network_follows_the_declared_records():
 
 
 @pytest.mark.parametrize(
-    ("shape", "scales"), [((1, 8, 8), 2), ((3, 40, 40), 2), ((1, 28, 41), 3), ((3, 64, 64), 3), ((1, 8, 64), 2)]
+    ("shape", "scales"), [((1, 8, 8), 2), ((1, 40, 40), 2), ((1, 28, 41), 3), ((1, 64, 64), 3), ((1, 8, 64), 2)]
 )
 def test_scales_follow_the_size_of_the_image(shape, scales):
     noise = {"steps": 4, "noise_multiplier": 9.0}
@@ -110,6 +110,24 @@ def test_patches_have_filters_and_no_scales():
     assert with_teacher(decided, domain((3, 32, 32)), BUDGET)[0] == decided
     few = config(teacher={"features": "patches", "filters": 20}, steps=4, noise_multiplier=9.0)
     assert with_teacher(few, domain(), BUDGET)[0].teacher.filters == 20
+
+
+@pytest.mark.parametrize(
+    ("shape", "teacher", "features"),
+    [
+        ((3, 32, 32), {}, "patches"),
+        ((1, 28, 28), {}, "scattering"),
+        ((3, 32, 32), {"features": "scattering"}, "scattering"),
+        ((1, 28, 28), {"features": "patches"}, "patches"),
+        ((3, 32, 32), {"scales": 2}, "scattering"),
+        ((3, 32, 32), {"directions": 4}, "scattering"),
+    ],
+)
+def test_features_follow_the_channels_where_nobody_names_them(shape, teacher, features):
+    """A config of an earlier version, which decided scales, means scattering in colour too."""
+    decided, _ = with_teacher(config(teacher=teacher, steps=4, noise_multiplier=9.0), domain(shape), BUDGET)
+    assert decided.teacher.released()["features"] == features
+    assert with_teacher(decided, domain(shape), BUDGET)[0] == decided
 
 
 def test_a_teacher_on_scattering_is_written_as_before_there_were_patches():
@@ -148,7 +166,7 @@ def test_more_filters_take_more_time_and_memory():
         (
             config(teacher={"filters": 9}, noise_multiplier=9.0),
             domain(),
-            "settings of patches, but features=scattering",
+            "would be looked at by scattering; leave them out",
         ),
         (config(teacher={"mirrored": True}, noise_multiplier=9.0), domain(), r"pass teacher\.features=patches"),
     ],

@@ -49,11 +49,12 @@ class PrivateTeacherConfig(Config):
 
     ``linear`` is a softmax layer on fixed features; every step takes all records, so its price does not hang on secret
     batches. ``network`` is a small convolutional network on the same features, trained on Poisson batches. Features are
-    those of scattering, or of patches, whose filters learn from images of chance alone.
+    those of scattering, or of patches, whose filters learn from images of chance alone; unless they are named, patches
+    in colour and scattering in grey.
     """
 
     kind: Literal["linear", "network"] = "linear"
-    features: Literal["scattering", "patches"] = "scattering"
+    features: Literal["scattering", "patches"] | None = None
     scales: Annotated[int, Field(ge=1, le=3)] | None = None
     directions: Annotated[int, Field(ge=2, le=16)] = _DIRECTIONS
     filters: Annotated[int, Field(ge=1, le=1024)] | None = None  # of patches
@@ -63,7 +64,7 @@ class PrivateTeacherConfig(Config):
 
     @model_serializer(mode="wrap")
     def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A teacher on scattering looks as it always did, so that older versions can read it."""
+        """A teacher on scattering that nobody asked for by name looks as it always did: older versions can read it."""
         return without_defaults(self, write(self), ("features", "filters", "mirrored"))
 
     def sampling(self, batch: int | None, domain: Domain) -> Sampling:
@@ -110,8 +111,17 @@ class PrivateTeacherConfig(Config):
         rate = _NETWORK_RATE
         if self.kind == "linear":
             rate = float(f"{_way(noise / steps**0.5, domain) * (1 - MOMENTUM) / steps:.3g}")
-        decided = {"scales": self._scales(domain)} if self.features == "scattering" else {"filters": self._filters()}
+        if self._on_patches(domain):
+            decided: dict[str, Any] = {"features": "patches", "filters": self._filters()}
+        else:
+            decided = {"scales": self._scales(domain)}
         return self.model_copy(update=decided | {"learning_rate": self.learning_rate or rate})
+
+    def _on_patches(self, domain: Domain) -> bool:
+        """Configs from before there was a choice are of scattering: they all name scales once they are decided."""
+        if self.features is not None:
+            return self.features == "patches"
+        return domain.shape[0] == 3 and self.scales is None and self.directions == _DIRECTIONS
 
     def _filters(self) -> int:
         if self.scales is not None or self.directions != _DIRECTIONS:
@@ -124,8 +134,8 @@ class PrivateTeacherConfig(Config):
     def _scales(self, domain: Domain) -> int:
         if self.filters is not None or self.mirrored:
             raise InputError(
-                "teacher: filters and mirrored are settings of patches, but features=scattering was asked for; leave "
-                "them out, or pass teacher.features=patches"
+                "teacher: filters and mirrored are settings of patches, but these images would be looked at by "
+                "scattering; leave them out, or pass teacher.features=patches"
             )
         smallest, largest = min(domain.shape[1:]), max(domain.shape[1:])
         wide_enough = smallest >= _SMALLEST_FOR_THREE_SCALES
@@ -141,7 +151,7 @@ class PrivateTeacherConfig(Config):
         of_features: dict[str, Any] = {"scales": self.scales or 2, "directions": self.directions}
         if self.features == "patches":
             of_features = {"filters": self.filters or _FILTERS, "mirrored": self.mirrored}
-        return {"kind": self.kind, "features": self.features, "width": self.width, **of_features}
+        return {"kind": self.kind, "features": self.features or "scattering", "width": self.width, **of_features}
 
     def costs(self, privacy: TaughtPrivacy, domain: Domain) -> Costs:
         """What the teacher adds: features of all records, kept in half precision, and its steps."""
@@ -160,7 +170,7 @@ class PrivateTeacherConfig(Config):
     def _costs_of_features(self, domain: Domain) -> tuple[int, float, float]:
         """How many an image has, and the seconds that those of all records take on two cores and on a graphics card."""
         records, (channels, height, width) = domain.nominal_records, domain.shape
-        if self.features == "scattering":
+        if not self._on_patches(domain):
             seconds = records * 2.2e-3 * channels * height * width / 1024
             return 81 * channels * (height * width) // 16, seconds, records * 2e-5 * channels
         filters = self.filters or _FILTERS
