@@ -228,13 +228,13 @@ def teachers_section(files: dict[str, Row]) -> str:
     parts = [
         paragraph(
             "A classifier alone, with the whole of epsilon, on the real test images; at delta 1e-5, for one record, "
-            "against the public. One run each. Seconds are of its steps, most of them beside other runs on the card."
+            "against the public. One run each. Seconds are of its steps, most of them beside other runs."
         )
     ]
     for row in files.values():
         lines = [
             (
-                line["kind"],
+                f"{line['kind']} on {line.get('features', 'scattering')}",
                 f"{line['epsilon']:g}",
                 share(line["accuracy"]),
                 f"{line['steps']:,}",

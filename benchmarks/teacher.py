@@ -3,10 +3,11 @@
     python benchmarks/teacher.py mnist --epsilon 1 10
     python benchmarks/teacher.py fashion-mnist --epsilon 1 10 --kind linear
     python benchmarks/teacher.py malaria-cells --epsilon 10 --kind network --set teacher.width=64
+    python benchmarks/teacher.py cifar-10 --epsilon 1 --set teacher.features=patches --set teacher.mirrored=true
 
 The teacher gets the whole of epsilon; steps and rate are decided as in a run (``engines/teacher/config.py``). The
 epsilon of a row is recomputed from the event on the run's ledger. Writes ``benchmarks/results/teacher-<dataset>.json``,
-with one entry for each kind and epsilon; an entry that is measured again replaces the older one.
+with one entry for each kind, features and epsilon; an entry that is measured again replaces the older one.
 """
 
 from __future__ import annotations
@@ -43,10 +44,15 @@ def main() -> None:
     rows = json.loads(path.read_text())["teachers"] if path.exists() else []
     for epsilon in options.epsilon:
         row = measure(options, us.Budget(epsilon, options.delta))
-        rows = [old for old in rows if (old["kind"], old["asked"]) != (row["kind"], row["asked"])] + [row]
-        rows.sort(key=lambda old: (old["kind"], old["asked"]))
+        rows = [old for old in rows if identity(old) != identity(row)] + [row]
+        rows.sort(key=identity)
         path.write_text(json.dumps({"dataset": options.dataset, "teachers": rows}, indent=1) + "\n")
         print(row, flush=True)
+
+
+def identity(row: dict[str, Any]) -> tuple[str, str, float]:
+    """What a row is of: with the same, it takes the place of an older one."""
+    return row["kind"], row.get("features", "scattering"), row["asked"]
 
 
 def measure(options: argparse.Namespace, budget: us.Budget) -> dict[str, Any]:
@@ -64,6 +70,7 @@ def measure(options: argparse.Namespace, budget: us.Budget) -> dict[str, Any]:
         epsilon = accounting.certified_epsilon(ledger.events(), budget.delta)
     return {
         "kind": config.teacher.kind,
+        "features": config.teacher.released()["features"],
         "asked": budget.epsilon,
         "epsilon": epsilon,
         "delta": budget.delta,
