@@ -61,6 +61,13 @@ BUGS: tuple[Bug, ...] = (
         "tests/models/test_patches.py::test_an_images_features_do_not_hang_on_what_is_beside_it",
     ),
     bug(
+        "patch features that are rounded by how images lie in memory",
+        PATCHES,
+        "images.float().clone(memory_format=torch.contiguous_format)",
+        "images.float()",
+        "tests/models/test_patches.py::test_how_an_image_lies_in_memory_does_not_count",
+    ),
+    bug(
         "filters of patches centred on the records",
         TRAINING,
         "        _share_filters(run, teacher)\n        learn =",
