@@ -47,7 +47,7 @@ def test_a_usual_plan_is_announced_without_a_warning_or_a_question():
         ({"nominal_records": 499}, "records: 499 are declared; below 500"),
         ({"nominal_people": 200}, "people: 200 are declared; below 500"),
         ({"classes": 101}, "classes: 101 share 60,000 records; above 100"),
-        ({"shape": (3, 32, 32)}, "images: 3x32x32 is more than dp-merf was measured on (1x28x28)"),
+        ({"shape": (3, 48, 48)}, "images: 3x48x48 is more than dp-merf was measured on (3x32x32)"),
         ({"delta": 1e-3, "nominal_records": 1000}, "delta: 0.001 times 1000 records is 1 or more"),
     ],
 )

@@ -47,12 +47,12 @@ def test_from_a_folder_to_a_verified_release_without_a_method(call: Caller, pict
     answer = call("train", *facts, "--out", tmp_path / "run", "--json")
     assert answer.json()["method"] == "dp-merf"
     said = answer.err.splitlines()
-    assert any(line.startswith("auto chooses dp-merf for images of 28x28 in grey: ") for line in said)
-    assert any(line.startswith("pictures are brought to 28x28 in grey") for line in said)
+    assert any(line.startswith("auto chooses dp-merf for images of 32x32 in colour: ") for line in said)
+    assert any(line.startswith("pictures are brought to 32x32 in colour") for line in said)
     assert any(line.startswith("delta: 1e-05, a tenth of one over the declared 2,000 records") for line in said)
     described = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (described["method"], described["budget"]["delta"]) == ("dp-merf", 1e-5)
-    assert described["domain"]["shape"] == [1, 28, 28]
+    assert described["domain"]["shape"] == [3, 32, 32]
     assert json.loads((tmp_path / "run" / "release" / "certificate.json").read_text())["method"] == "dp-merf"
     assert call("verify", tmp_path / "run").code == 0
     assert "dpgan was asked for" in call.refused("train", "dpgan", *facts, "--out", tmp_path / "run", "--resume")

@@ -122,7 +122,7 @@ class _Wished:
         from understudy.methods.choice import usual_shape
 
         refuse_undeclared(source)
-        shaped = usual_shape(source, self._device()) if self.automatic else source
+        shaped = usual_shape(source) if self.automatic else source
         if shaped.shape is not None and shaped != source:
             typer.echo(brought_in_words(shaped.shape), err=True)
         return shaped.load().domain

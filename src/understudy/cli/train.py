@@ -117,7 +117,7 @@ def _checked(
     refuse_settings(config, preset)
     budget = stated(common.open_budget(*figures))
     refuse_undeclared(source)
-    shaped = usual_shape(source, config.get("runtime", {}).get("device", "auto"))
+    shaped = usual_shape(source)
     if shaped.shape is not None and shaped != source:
         typer.echo(brought_in_words(shaped.shape), err=True)
     return shaped, budget

@@ -43,9 +43,9 @@ from understudy.privacy.plan import Plan, remarked
 
 AUTO = "auto"
 PATIENCE = 1800.0  # seconds that a run may take where nobody says how long
-# What pictures are brought to where nobody says: on a processor, what most was measured on and there is time for; on a
-# graphics card, colours and the size of the presets for them.
-_SHAPE_ON_CPU, _SHAPE_ON_CARD = "1x28x28", "3x32x32"
+# What pictures are brought to where nobody says. Most was measured in grey, but a colour may tell classes apart, and in
+# colour a private teacher sees what it does not see in grey.
+_USUAL_SHAPE = "3x32x32"
 _AS_GOOD = 0.01  # of what real images give: two runs of one candidate differ by as much
 _FAR_QUICKER = 0.5  # of the time of the best
 _FEWEST_STEPS = 0.25  # of those of a preset, down to which they may be cut
@@ -271,8 +271,8 @@ def refuse_time(name: str, time: object) -> None:
         raise InputError(f"time: {name} takes as long as it takes; leave --time out, or the method, to have one chosen")
 
 
-def usual_shape(source: DataOptions, device: str = "auto") -> DataOptions:
-    """The same data with pictures brought to the usual shape of a device, where nobody says another.
+def usual_shape(source: DataOptions) -> DataOptions:
+    """The same data with pictures brought to the usual shape, where nobody says another.
 
     Arrays and data sets that are known by name keep theirs. What kind of file a source is decides, and no record of it.
     """
@@ -283,7 +283,7 @@ def usual_shape(source: DataOptions, device: str = "auto") -> DataOptions:
     arrays = idx.mnist_files(path, "train") if path.is_dir() else path.suffix == ".npz" or idx.looks_like_idx(path)
     if arrays or is_store(path):
         return source
-    return replace(source, shape=_SHAPE_ON_CPU if _on_cpu(device) else _SHAPE_ON_CARD)
+    return replace(source, shape=_USUAL_SHAPE)
 
 
 def _on_cpu(device: str) -> bool:
