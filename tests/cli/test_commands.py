@@ -79,10 +79,10 @@ def test_a_plan_with_data_is_that_of_training_with_the_same_words(call: Caller, 
 
 
 def test_a_plan_without_data_takes_the_same_declarations(call: Caller):
-    plan = call(*PLAN, "--declare", "class_names=cat,dog", "--shape", "3x32x32", "--json").json()
+    plan = call(*PLAN, "--declare", "class_names=cat,dog", "--shape", "3x48x48", "--json").json()
     assert "classes: 2" in plan["assumed_public"]
     assert "class names: cat, dog" in plan["assumed_public"]
-    assert plan["warnings"][0].startswith("images: 3x32x32 is more than dp-merf was measured on (1x28x28)")
+    assert plan["warnings"][0].startswith("images: 3x48x48 is more than dp-merf was measured on (3x32x32)")
     assert "classes: unlabelled" in call(*PLAN, "--declare", "unlabelled=true", "--json").json()["assumed_public"]
     assert "records: the number of records was not declared" in call.refused("plan", *PLAN[1:2], *PLAN[4:])
 

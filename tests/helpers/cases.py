@@ -209,7 +209,13 @@ CASES = {
     ),
     "gs-wgan": _GS_WGAN,
     "gs-wgan as published": replace(
-        _GS_WGAN, privacy={**_GS_WGAN.privacy, "embedding_share": 0.0}, method={**_GS_WGAN.method, "mode": "paper"}
+        _GS_WGAN,
+        privacy={**_GS_WGAN.privacy, "embedding_share": 0.0},
+        method={  # a generator this small whose output is cut off may be black from the start
+            **_GS_WGAN.method,
+            "mode": "paper",
+            "generator": {"width": 2, "latent": 2, "output": "sigmoid"},
+        },
     ),
     "gs-wgan in low frequencies with two queries for an image": replace(
         _GS_WGAN, method={**_GS_WGAN.method, "low_frequencies": [2, 5], "queries_per_point": 2}
