@@ -57,7 +57,7 @@ def command(
 ) -> None:
     """Name the images of a generator that was trained without labels, within a budget for both together.
 
-    A classifier is trained privately on the labelled data: a teacher on scattering features or, with --set
+    A classifier is trained privately on the labelled data: a teacher on fixed features or, with --set
     method.kind=network, a small network on pixels. The new release draws images of the classes asked for; its
     certificate holds the events of both parts. With an annotated RELEASE, --images and --to are `understudy label`.
     """
