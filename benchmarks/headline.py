@@ -15,6 +15,7 @@ goes on is the only one.
     python benchmarks/headline.py dp-diffusion mnist --epsilon 10 --preset gpu --run r --carry parts --moved
 
 A release that was trained before is measured with ``--release``; such a row says nothing of time and memory.
+``--sampler`` changes how a diffusion model draws, where not as its config says; what does is in the row's command.
 
     python benchmarks/headline.py dp-diffusion fashion-mnist --epsilon 10 --release examples/fashion-mnist-eps10
 
@@ -42,6 +43,7 @@ import torch
 
 import understudy as us
 from record import command_line, current_commit, declared_data, device_name, seconds_on_record
+from sampler import denoiser_of, turned
 from understudy.devices import choose_device
 from understudy.evaluate.evaluation import Evaluation, EvaluationConfig, evaluate, with_colour
 from understudy.methods.config import apply_settings
@@ -63,6 +65,9 @@ def main() -> None:
             run = options.run or Path(folder) / "run"
             costs, others = trained(options, run, device)
             release = us.load_release(run / "release")
+        if options.sampler:
+            generator = denoiser_of(release)
+            generator.sampler = turned(generator.sampler, options.sampler)
         target(options, ".png").write_bytes(grid_png(release, options.temperature))
     row = {
         "method": options.method,
@@ -220,6 +225,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=60_000)
     parser.add_argument("--temperature", type=float, default=1.0, help="of the latent values when images are drawn")
     parser.add_argument("--sample-steps", type=int, help="of a diffusion model; those of its config unless given")
+    parser.add_argument("--sampler", action="append", default=[], help="of a diffusion model: autoguidance=1")
     parser.add_argument("--agree", action="store_true", help="only images on which generator and teacher agree")
     parser.add_argument(
         "--precision", default="tf32", choices=["fp32", "tf32", "fp16"], help="of the Inception network"

@@ -2,9 +2,11 @@
 
     python benchmarks/sampler.py runs/mnist10/release mnist
     python benchmarks/sampler.py runs/mnist10/release mnist --samples 20000 --steps 18 40 120 --floors 0 0.05
+    python benchmarks/sampler.py runs/cifar/release cifar-10 --samples 5000 --way autoguidance=0 --way autoguidance=1
 
-Each number of steps is tried without fresh noise and with as much as EDM's algorithm 2 takes; floors are cut into the
-same images. Nothing is trained and nothing is spent. Writes ``benchmarks/results/sampler-<dataset>.json``.
+Each number of steps is tried without fresh noise and with as much as EDM's algorithm 2 takes; or each ``--way``, which
+is the release's own sampler with some settings changed. Floors are cut into the same images. Nothing is trained and
+nothing is spent. Writes ``benchmarks/results/sampler-<dataset>-eps<E>.json``.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from record import command_line, current_commit, device_name
 from understudy.devices import choose_device
 from understudy.evaluate.fid import FeatureStatistics, fid, reference_statistics
 from understudy.evaluate.inception import InceptionFeatures, find_weights
+from understudy.methods.config import build_config
 from understudy.models.diffusion import DiffusionGenerator
 from understudy.models.sampler import SamplerConfig
 
@@ -40,11 +43,11 @@ def main() -> None:
     network = InceptionFeatures(find_weights(options.weights), device, "tf32")
     statistics = reference_statistics(test.images, network, None)
     rows = []
-    for steps, fresh in product(options.steps, (False, True)):
-        generator.sampler = SamplerConfig(steps=steps, churn=round(_MOST_CHURN * steps, 1) if fresh else 0.0)
+    for sampler in ways(generator.sampler, options):
+        generator.sampler = sampler
         started = time.perf_counter()
         images, _ = release.sample(options.samples)
-        row = {"steps": steps, "churn": generator.sampler.churn, "seconds": round(time.perf_counter() - started, 1)}
+        row = {**sampler.model_dump(), "seconds": round(time.perf_counter() - started, 1)}
         rows.append(row | {"fid": scored(np.asarray(images), test.images, network, statistics, options.floors)})
         print(rows[-1], flush=True)
     result = {
@@ -58,7 +61,22 @@ def main() -> None:
         "commit": options.commit or current_commit(),
         "torch": torch.__version__,
     }
-    (options.results / f"sampler-{options.dataset}.json").write_text(json.dumps(result, indent=1) + "\n")
+    options.results.mkdir(parents=True, exist_ok=True)
+    name = f"sampler-{options.dataset}-eps{release.certificate.headline.epsilon:.3g}"
+    (options.results / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def ways(own: SamplerConfig, options: argparse.Namespace) -> list[SamplerConfig]:
+    """The samplers that are tried."""
+    if options.way:
+        return [turned(own, way.split(",")) for way in options.way]
+    pairs = product(options.steps, (False, True))
+    return [SamplerConfig(steps=steps, churn=round(_MOST_CHURN * steps, 1) if fresh else 0.0) for steps, fresh in pairs]
+
+
+def turned(own: SamplerConfig, settings: list[str]) -> SamplerConfig:
+    """A sampler with some settings changed, each given as ``name=value``."""
+    return build_config(SamplerConfig, own.model_dump() | dict(setting.split("=", 1) for setting in settings))
 
 
 def denoiser_of(release: us.Release) -> DiffusionGenerator:
@@ -91,6 +109,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("dataset")
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--steps", type=int, nargs="+", default=[18, 40, 120])
+    parser.add_argument("--way", action="append", help="of the release's sampler: autoguidance=1,steps=50")
     parser.add_argument("--floors", type=float, nargs="+", default=[0.0, 0.05])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--weights", type=Path, help="Inception weights; searched for where not given")

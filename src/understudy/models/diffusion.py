@@ -6,6 +6,10 @@ to unit variance, and what it says is mixed with what it saw (their eq. 7):
 
     D(x; sigma) = c_skip x + c_out F(c_in x; ln sigma),        s = sigma_data, a public constant,
     c_skip = s^2 / (sigma^2 + s^2),  c_out = sigma s / sqrt(sigma^2 + s^2),  c_in = 1 / sqrt(sigma^2 + s^2).
+
+Images may be led away from what the network said earlier in its training, its *guide*: T. Karras, M. Aittala, T.
+Kynkaanniemi, J. Lehtinen, T. Aila, S. Laine, "Guiding a Diffusion Model with a Bad Version of Itself" (autoguidance),
+NeurIPS 2024.
 """
 
 from __future__ import annotations
@@ -37,7 +41,10 @@ class DiffusionGenerator(Generator):
         assert isinstance(config, DiffusionGeneratorConfig)
         self.sampler = config.sampler
         self.nothing = config.classes or 0  # the class of an image whose class is not told
-        self.network = UNet(config.shape[0], self.nothing + 1, config.widths, config.blocks)
+        self.network, self.guide = self._unet(config), self._unet(config) if config.sampler.autoguidance else None
+
+    def _unet(self, config: DiffusionGeneratorConfig) -> UNet:
+        return UNet(config.shape[0], self.nothing + 1, config.widths, config.blocks)
 
     def forward(self, latent: Tensor, labels: Tensor) -> Tensor:
         """Images from the first noise (N, values) and labels."""
@@ -83,24 +90,33 @@ class DiffusionGenerator(Generator):
         return walk(images, lambda noisy, sigma: denoise(noisy, sigma, labels), self.sampler, random)
 
     def _denoiser(self, on_card: bool) -> Callable[[Tensor, float, Tensor], Tensor]:
-        """What takes noise away, with guidance if asked for; on a graphics card the network computes in bfloat16."""
-        network = self.network
-        if on_card:
-            network = copy.deepcopy(network).bfloat16()
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        number_type = next(network.parameters()).dtype
+        """What takes noise away, with guidance if asked for; on a graphics card networks compute in bfloat16."""
+        network, guide = (_in_short(each) if on_card and each else each for each in (self.network, self.guide))
+        assert network is not None
+        number_type, settings = next(network.parameters()).dtype, self.sampler
 
         def denoised(noisy: Tensor, sigma: float, labels: Tensor) -> Tensor:
             levels = torch.full((len(noisy),), sigma, device=noisy.device)
             seen, times = network_inputs(noisy, levels)
-            told = network(seen.to(number_type), times, labels).to(noisy.dtype)
-            if self.sampler.guidance and self.config.classes:
-                untold = network(seen.to(number_type), times, torch.full_like(labels, self.nothing)).to(noisy.dtype)
-                told = told + self.sampler.guidance * (told - untold)
+            seen = seen.to(number_type)
+            told = network(seen, times, labels).to(noisy.dtype)
+            led = told
+            if settings.guidance and self.config.classes:
+                untold = network(seen, times, torch.full_like(labels, self.nothing)).to(noisy.dtype)
+                led = led + settings.guidance * (told - untold)
+            if settings.autoguidance and guide is not None:
+                led = led + settings.autoguidance * (told - guide(seen, times, labels).to(noisy.dtype))
             skip, out = mixing(levels)
-            return skip * noisy + out * told
+            return skip * noisy + out * led
 
         return denoised
+
+
+def _in_short(network: UNet) -> UNet:
+    """A copy that computes in bfloat16, laid out as a graphics card likes it."""
+    twin = copy.deepcopy(network).bfloat16()
+    twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return twin
 
 
 def network_inputs(noisy: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:

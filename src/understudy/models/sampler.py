@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from understudy.configs import Config, NonNegative, Positive
+from understudy.configs import Config, NonNegative, Positive, without_defaults
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,13 @@ class SamplerConfig(Config):
     churn_to: NonNegative = 50.0
     churn_noise: Positive = 1.0
     guidance: NonNegative = 0.0  # away from what the network says without knowing the class
+    autoguidance: NonNegative = 0.0  # away from what the network said earlier in its training
     floor: Annotated[float, Field(ge=0, lt=1)] = 0.0  # pixels below this part of white become black at the end
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without autoguidance a sampler looks as it always did, so that older versions can read it."""
+        return without_defaults(self, write(self), ("autoguidance",))
 
     @model_validator(mode="after")
     def _falls(self) -> SamplerConfig:
@@ -49,7 +55,7 @@ class SamplerConfig(Config):
     @property
     def evaluations(self) -> int:
         """How often the network looks at each image."""
-        return (2 * self.steps - 1) * (2 if self.guidance else 1)
+        return (2 * self.steps - 1) * (1 + bool(self.guidance) + bool(self.autoguidance))
 
 
 def noise_levels(sampler: SamplerConfig) -> list[float]:

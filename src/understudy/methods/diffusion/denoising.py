@@ -39,7 +39,7 @@ class Denoising:
         self, pixels: Tensor, labels: Tensor | None, draws: int, random: torch.Generator
     ) -> tuple[tuple[Tensor, Tensor, Tensor], Loss]:
         """EDM's eq. 8, in which every noise level counts the same: |F - (x - c_skip (x + n)) / c_out|^2."""
-        images = (2 * pixels.float() - 1).repeat_interleave(draws, dim=0)
+        images = self._turned((2 * pixels.float() - 1).repeat_interleave(draws, dim=0), random)
         sigma = self.noise_levels(len(pixels), draws, random)
         noisy = images + sigma[:, None, None, None] * self._noise(images, draws, random)
         seen, times = network_inputs(noisy, sigma)
@@ -47,6 +47,16 @@ class Denoising:
         target = (images - skip * noisy) / out
         inputs = (seen.to(self._number_type), times, self._told(labels, len(pixels), draws, random))
         return inputs, lambda answers: (answers.float() - target).square().mean(dim=(1, 2, 3)) / draws
+
+    def _turned(self, images: Tensor, random: torch.Generator) -> Tensor:
+        """Each row as it is or, where images may be mirrored, its mirror image: by a coin of its own.
+
+        Privacy: a row follows its own image and its own coin; nothing is counted or shared between units.
+        """
+        if not self._config.mirrored:
+            return images
+        coins = torch.rand(len(images), generator=random, device=random.device) < 0.5
+        return torch.where(coins[:, None, None, None], images.flip(-1), images)
 
     def noise_levels(self, units: int, draws: int, random: torch.Generator) -> Tensor:
         """Levels (units * draws,) with ln sigma ~ Normal: one from each of K equally likely parts, for every unit.

@@ -97,15 +97,22 @@ class DpDiffusionMethodConfig(Config):
     paired: bool = True  # draws in pairs of opposite noise, where K is even
     noise_mean: float = -0.8  # of ln sigma
     noise_deviation: Positive = 1.3
+    mirrored: bool = False  # every noisy version shows the image or its mirror image: for things, not for writing
     label_dropout: Share = 0.1  # so often the class is not told, which guidance needs
     learning_rate: Positive | None = None
     rising_steps: Natural = 20  # in which it is reached: Adam's first steps would spoil the start
     last_rate: Annotated[float, Field(ge=0, le=1)] = 0.1  # of it, to which it falls in a straight line
     betas: tuple[Share, Share] = (0.9, 0.999)
     average_decay: Share = 0.99
+    guide_after: Share = 0.5  # of the steps, after which the average is kept as the guide of sampler.autoguidance
     warm_up: WarmUpConfig = WarmUpConfig()
     embedding: EmbeddingConfig = EmbeddingConfig(steps=600, batch=250)
     sampler: SamplerConfig = SamplerConfig(steps=40, churn=20.0)
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Who uses neither mirror images nor a guide writes what older versions wrote, and can read."""
+        return without_defaults(self, write(self), ("mirrored", "guide_after"))
 
 
 class DpDiffusionConfig(TaughtConfig):

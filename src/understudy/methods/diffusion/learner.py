@@ -41,7 +41,8 @@ class Denoiser:
     def __init__(self, run: Run, network: DiffusionGeneratorConfig, config: DpDiffusionMethodConfig) -> None:
         self._run, self._config = run, config
         self._random = run.randomness.generator(run.device)
-        self.live = DiffusionGenerator(network).to(run.device)
+        alone = network.sampler.model_copy(update={"autoguidance": 0.0})  # what learns has no guide
+        self.live = DiffusionGenerator(network.model_copy(update={"sampler": alone})).to(run.device)
         self.released = DiffusionGenerator(network).to(run.device).requires_grad_(False)
         number_type = torch.bfloat16 if step_precision(run) == "bf16" else torch.float32
         self.denoising = Denoising(config, self.live.nothing, number_type)
@@ -132,10 +133,15 @@ class Denoiser:
 
     @torch.no_grad()
     def average(self, step: int) -> None:
-        """Move the average towards the weights after a step; at step 0 it becomes them."""
+        """Move the average towards the weights after a step; at step 0 it becomes them.
+
+        The guide is the average until it is left behind, so that an earlier release is not led anywhere.
+        """
         decay = min(self._config.average_decay, step / (step + _AVERAGE_FROM))
-        means, weights = ([*each.parameters()] for each in (self.released, self.live))
+        means, weights = ([*each.network.parameters()] for each in (self.released, self.live))
         torch._foreach_lerp_([*means], [*weights], 1 - decay)
+        if self.released.guide is not None and step <= self._config.guide_after * self._run.plan.steps:
+            torch._foreach_copy_([*self.released.guide.parameters()], means)
 
     def show(self, step: int) -> None:
         """Keep a picture of what the average draws every tenth of a run, with few steps of the sampler."""
