@@ -141,7 +141,7 @@ class Denoiser:
         means, weights = ([*each.network.parameters()] for each in (self.released, self.live))
         torch._foreach_lerp_([*means], [*weights], 1 - decay)
         if self.released.guide is not None and step <= self._config.guide_after * self._run.plan.steps:
-            torch._foreach_copy_([*self.released.guide.parameters()], means)
+            torch._foreach_copy_([*self.released.guide.parameters()], [*means])
 
     def show(self, step: int) -> None:
         """Keep a picture of what the average draws every tenth of a run, with few steps of the sampler."""
