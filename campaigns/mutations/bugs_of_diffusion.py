@@ -81,9 +81,23 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "images centred by their batch",
         DENOISING,
-        "        images = (2 * pixels.float() - 1).repeat_interleave(draws, dim=0)\n",
+        "        images = self._turned((2 * pixels.float() - 1).repeat_interleave(draws, dim=0), random)\n",
         "        pixels = pixels - pixels.mean(dim=0) + 0.5\n"
-        "        images = (2 * pixels.float() - 1).repeat_interleave(draws, dim=0)\n",
+        "        images = self._turned((2 * pixels.float() - 1).repeat_interleave(draws, dim=0), random)\n",
+        f"{_LOSS}::test_a_row_follows_its_own_example_alone",
+    ),
+    bug(
+        "one coin for all units says whether images are mirrored",
+        DENOISING,
+        "coins = torch.rand(len(images), generator=random, device=random.device) < 0.5\n",
+        "coins = (torch.rand(1, generator=random, device=random.device) < 0.5).expand(len(images))\n",
+        f"{_LOSS}::test_a_row_shows_the_image_or_its_mirror_image_by_a_coin_of_its_own",
+    ),
+    bug(
+        "images are mirrored if they are brighter than their batch",
+        DENOISING,
+        "coins = torch.rand(len(images), generator=random, device=random.device) < 0.5\n",
+        "coins = images.mean(dim=(1, 2, 3)) > images.mean()\n",
         f"{_LOSS}::test_a_row_follows_its_own_example_alone",
     ),
     bug(

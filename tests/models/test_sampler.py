@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -184,6 +185,32 @@ def test_guidance_is_nothing_where_there_are_no_classes():
     first = torch.randn(3, 64)
     images = [generator(None, guidance=guidance)(first, torch.zeros(3).long()) for guidance in (0.0, 3.0)]
     assert torch.equal(*images)
+
+
+def test_autoguidance_moves_away_from_what_the_guide_says(monkeypatch):
+    """What the network says plus w times what it says more than its guide; with two answers that are known."""
+
+    def constant(value: float) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        return lambda seen, times, labels: torch.full_like(seen, value)
+
+    first, labels = torch.randn(2, 64, generator=torch.Generator().manual_seed(2)), torch.tensor([0, 2])
+    alone, led = generator(), generator(autoguidance=1.5)
+    assert alone.guide is None
+    assert led.guide is not None
+    assert led.sampler.evaluations == 2 * alone.sampler.evaluations == 14
+    monkeypatch.setattr(led.network, "forward", constant(3.0))
+    monkeypatch.setattr(led.guide, "forward", constant(1.0))
+    monkeypatch.setattr(alone.network, "forward", constant(3.0 + 1.5 * (3.0 - 1.0)))
+    assert torch.allclose(led(first, labels), alone(first, labels), atol=1e-4)
+    monkeypatch.setattr(led.guide, "forward", constant(3.0))
+    monkeypatch.setattr(alone.network, "forward", constant(3.0))
+    assert torch.allclose(led(first, labels), alone(first, labels), atol=1e-4)
+
+
+def test_a_sampler_without_autoguidance_is_written_as_it_always_was():
+    assert "autoguidance" not in SamplerConfig().model_dump()
+    again = SamplerConfig.model_validate(SamplerConfig(autoguidance=0.5).model_dump(mode="json"))
+    assert again.autoguidance == 0.5
 
 
 def test_temperature_scales_the_first_noise():

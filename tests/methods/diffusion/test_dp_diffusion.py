@@ -21,6 +21,8 @@ from understudy.privacy.budget import Budget
 from understudy.privacy.events import CLASS_MEANS, Event, PoissonSampling
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.plan import Plan
+from understudy.release.release import load as load_release
+from understudy.release.verify import verify
 
 from ...helpers.data import tiny_data
 from ...helpers.runs import read_lines, tiny_train
@@ -126,6 +128,13 @@ def test_guidance_needs_images_whose_class_was_not_told():
     with pytest.raises(InputError, match=r"the images have no classes; pass method\.sampler\.guidance=0$"):
         plan_of(None, unlabelled, privacy=GIVEN, method={"sampler": sampler})
     assert plan_of(None, DIGITS, privacy=GIVEN, method={"sampler": sampler}).events
+
+
+def test_a_guide_that_no_image_is_led_away_from_is_refused():
+    with pytest.raises(InputError, match=r"guide_after: 0\.3, but .*autoguidance is 0; pass method\.sampler\.autog"):
+        plan_of(None, DIGITS, privacy=GIVEN, method={"guide_after": 0.3})
+    led = plan_of(None, DIGITS, privacy=GIVEN, method={"guide_after": 0.3, "sampler": {"autoguidance": 1.0}})
+    assert led.events == plan_of(None, DIGITS, privacy=GIVEN).events, "it costs nothing"
 
 
 def test_every_preset_is_tried_here():
@@ -252,6 +261,20 @@ def test_the_preset_for_colour_trains_and_draws_colour(tmp_path):
     assert set(labels) <= {0, 1}
     kept = release.method_config["method"]
     assert (kept["learning_rate"], kept["average_decay"], kept["warm_up"]["leaves"]) == (1e-3, 0.99, 0.5)
+
+
+def test_a_release_that_is_led_by_a_guide_holds_it_and_can_be_drawn_from_without(tmp_path):
+    """Also where the run was stopped after the guide was left behind: it is not the average of the end."""
+    method = {"sampler": {"steps": 3, "autoguidance": 1.0}, "mirrored": True, "learning_rate": 0.05}
+    release = tiny_train("dp-diffusion", tiny_data(), tmp_path / "run", privacy={"steps": 6}, method=method)
+    release.save(tmp_path / "release")
+    assert verify(tmp_path / "release").verdict in ("verified", "consistent")
+    again = load_release(tmp_path / "release").generator
+    assert again.guide is not None
+    moved = zip(again.guide.parameters(), again.network.parameters(), strict=True)
+    assert any(not torch.equal(*pair) for pair in moved)
+    kept = load_release(tmp_path / "release").sample(4, seed=1)[0]
+    assert np.array_equal(kept, release.sample(4, seed=1)[0])
 
 
 def test_a_step_shows_the_network_all_draws_of_a_record_as_one_unit(tmp_path, monkeypatch):

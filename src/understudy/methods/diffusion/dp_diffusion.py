@@ -379,12 +379,17 @@ def _check_start(privacy: DpDiffusionPrivacy) -> None:
 
 
 def _check_guidance(method: DpDiffusionMethodConfig, domain: Domain) -> None:
-    """Refuse to lead images away from what the network says without the class, where it never learns to say that."""
+    """Refuse to lead images away from what there is not, and a guide that no image is led away from."""
     if method.sampler.guidance and not (domain.labelled and method.label_dropout):
         why = "method.label_dropout is 0" if domain.labelled else "the images have no classes"
         raise InputError(
             f"method.sampler.guidance: {method.sampler.guidance:g}, but {why}; pass method.sampler.guidance=0"
             + (", or method.label_dropout=0.1" if domain.labelled else "")
+        )
+    if method.guide_after != DpDiffusionMethodConfig().guide_after and not method.sampler.autoguidance:
+        raise InputError(
+            f"method.guide_after: {method.guide_after:g}, but no image is led away from a guide, as "
+            "method.sampler.autoguidance is 0; pass method.sampler.autoguidance=1, or leave it out"
         )
 
 
