@@ -91,7 +91,22 @@ BUGS: tuple[Bug, ...] = (
         DENOISING,
         "coins = torch.rand(len(images), generator=random, device=random.device) < 0.5\n",
         "coins = (torch.rand(1, generator=random, device=random.device) < 0.5).expand(len(images))\n",
-        f"{_LOSS}::test_a_row_shows_the_image_or_its_mirror_image_by_a_coin_of_its_own",
+        f"{_LOSS}::test_a_row_is_mirrored_by_a_fresh_coin_of_its_own",
+    ),
+    bug(
+        "half of a batch is mirrored, no more and no less",
+        DENOISING,
+        "coins = torch.rand(len(images), generator=random, device=random.device) < 0.5\n",
+        "count = len(images)\n"
+        "        coins = torch.randperm(count, generator=random, device=random.device) < count // 2\n",
+        f"{_LOSS}::test_a_row_is_mirrored_by_a_fresh_coin_of_its_own",
+    ),
+    bug(
+        "the place in a batch decides whether an image is mirrored",
+        DENOISING,
+        "coins = torch.rand(len(images), generator=random, device=random.device) < 0.5\n",
+        "coins = torch.rand(4096, generator=torch.Generator().manual_seed(1))[: len(images)] < 0.5\n",
+        f"{_LOSS}::test_a_row_is_mirrored_by_a_fresh_coin_of_its_own",
     ),
     bug(
         "images are mirrored if they are brighter than their batch",
@@ -168,6 +183,14 @@ BUGS: tuple[Bug, ...] = (
         "        records = torch.from_numpy(self._run.data.images), torch.from_numpy(self._run.data.labels)\n"
         "        pools.append((records, 1))\n",
         f"{_LOSS}::test_the_warm_up_learns_from_the_images_it_is_given_and_reads_no_record",
+    ),
+    bug(
+        "a guide that nobody planned rides along in a verified release",
+        "release/checks.py",
+        "    _check_generator(config, method.generator_config(plan.config, config.domain))\n",
+        "",
+        "tests/methods/diffusion/test_dp_diffusion.py::"
+        "test_a_release_whose_networks_are_not_the_planned_ones_is_not_verified",
     ),
     bug(
         "leaves that are records",

@@ -150,7 +150,12 @@ CASES = {
             "start": "central-images",
             "central_images": {"queries": 2, "noise_multiplier": 10.0},
         },
-        method={**_DP_DIFFUSION.method, "draws": 1},
+        method={
+            **_DP_DIFFUSION.method,
+            "draws": 1,
+            "mirrored": True,
+            "sampler": {"steps": 3, "churn": 1.0, "autoguidance": 1.0},
+        },
     ),
     "g-pate": replace(
         _TEACHERS,

@@ -207,6 +207,13 @@ def test_autoguidance_moves_away_from_what_the_guide_says(monkeypatch):
     assert torch.allclose(led(first, labels), alone(first, labels), atol=1e-4)
 
 
+def test_what_kept_no_guide_is_not_led_anywhere():
+    model = generator()
+    model.sampler = model.sampler.model_copy(update={"autoguidance": 1.0})
+    with pytest.raises(InputError, match=r"autoguidance: 1, but this generator kept no guide .*; pass 0, or train"):
+        drawn(model)
+
+
 def test_a_sampler_without_autoguidance_is_written_as_it_always_was():
     assert "autoguidance" not in SamplerConfig().model_dump()
     again = SamplerConfig.model_validate(SamplerConfig(autoguidance=0.5).model_dump(mode="json"))

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,18 @@ def test_saving_twice_and_saving_what_was_loaded_gives_the_same_bytes(release: R
     again = load(folder).save(tmp_path / "again")
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
     assert before == {path.name: path.read_bytes() for path in again.iterdir()}
+
+
+def test_what_an_earlier_version_wrote_is_saved_again_as_it_was(folder: Path, tmp_path: Path):
+    """It knew fewer fields; what it left out has its default and stays left out. What was changed is still refused."""
+    edit_json(folder / "config.json", lambda config: config["generator"].pop("output"))
+    digest = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
+    edit_json(folder / "certificate.json", lambda certificate: certificate.update(config_sha256=digest))
+    again = load(folder).save(tmp_path / "again")
+    assert (again / "config.json").read_bytes() == (folder / "config.json").read_bytes()
+    changed = replace(load(folder), method_config={"other": 1})
+    with pytest.raises(InputError, match="weights or config were changed"):
+        changed.save(tmp_path / "changed")
 
 
 @pytest.mark.parametrize(("channels", "shape"), [(1, (7, 8, 8)), (3, (7, 8, 8, 3))])

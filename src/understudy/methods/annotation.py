@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from understudy.engines.dpsgd.step import Inputs, PrivateStep
     from understudy.engines.records import Examples
     from understudy.models.annotator import AnnotatedGenerator
-    from understudy.models.generator import Generator
+    from understudy.models.generator import Generator, GeneratorConfig
 
 PURPOSE = "the annotator's gradients"
 _COUNTED = 10_000  # images drawn for the law of labels
@@ -249,10 +249,11 @@ def check_base(base: Base, domain: Domain) -> None:
         raise InputError("annotate: the generator's delta pays for more than its events; such a claim is not composed")
 
 
-def planned_events(config: Mapping[str, Any], domain: Domain, budget: Budget) -> list[Event]:
-    """The events that the config of an annotated release plans: the generator's and the annotator's.
+def planned(config: Mapping[str, Any], domain: Domain, budget: Budget) -> tuple[list[Event], GeneratorConfig | None]:
+    """What the config of an annotated release plans: the events of generator and annotator, and the generator.
 
-    A generator by a method that is not private, or not known here, is refused: nothing says what it cost.
+    The latter where its method says which that is. A generator by a method that is not private, or not known here, is
+    refused: nothing says what it cost.
     """
     made, annotator = _parts(config)
     if annotator.privacy.noise_multiplier is None:
@@ -268,7 +269,8 @@ def planned_events(config: Mapping[str, Any], domain: Domain, budget: Budget) ->
     plan, decided = method.plan(settings, made.domain, budget), _decided(annotator, domain, _nothing_to_calibrate)
     if noise := left_open(settings.model_dump(), plan.config.model_dump()):
         raise InputError(f"config: {noise} of the generator is not stated, so it plans any")
-    return [of_people(_event(decided, domain, annotator.privacy.noise_multiplier), domain), *plan.events]
+    events = [of_people(_event(decided, domain, annotator.privacy.noise_multiplier), domain), *plan.events]
+    return events, method.generator_config(plan.config, made.domain)
 
 
 def planned_classifier(config: Mapping[str, Any]) -> dict[str, Any] | None:

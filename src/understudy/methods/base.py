@@ -24,7 +24,7 @@ from understudy.privacy.viewers import Viewer
 
 if TYPE_CHECKING:
     from understudy.engines.dpsgd.sharing import Assistance
-    from understudy.models.generator import Generator
+    from understudy.models.generator import Generator, GeneratorConfig
     from understudy.runs.folder import RunFolder
     from understudy.runs.run import Run
 
@@ -128,6 +128,13 @@ class Method(ABC):
     def certificate_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """What a certificate says: what its run knows, and what must be known of what the run began with."""
         return dict(fields)
+
+    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig | None:
+        """The generator that a decided config releases, but for its law of labels, which ``verify`` compares; or None.
+
+        For methods whose generator holds more than one network: what nobody planned must not ride along.
+        """
+        return None
 
     def released_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """What the config of a release says of how it was made; where it was made is nobody's business."""

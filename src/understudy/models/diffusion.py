@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from understudy.configs import validated
+from understudy.errors import InputError
 from understudy.models.generator import DiffusionGeneratorConfig, Generator, GeneratorConfig, Watch
 from understudy.models.sampler import SamplerConfig, walk
 from understudy.models.unet import UNet
@@ -41,7 +42,8 @@ class DiffusionGenerator(Generator):
         assert isinstance(config, DiffusionGeneratorConfig)
         self.sampler = config.sampler
         self.nothing = config.classes or 0  # the class of an image whose class is not told
-        self.network, self.guide = self._unet(config), self._unet(config) if config.sampler.autoguidance else None
+        self.network = self._unet(config)
+        self.guide = self._unet(config) if config.sampler.autoguidance else None
 
     def _unet(self, config: DiffusionGeneratorConfig) -> UNet:
         return UNet(config.shape[0], self.nothing + 1, config.widths, config.blocks)
@@ -91,9 +93,15 @@ class DiffusionGenerator(Generator):
 
     def _denoiser(self, on_card: bool) -> Callable[[Tensor, float, Tensor], Tensor]:
         """What takes noise away, with guidance if asked for; on a graphics card networks compute in bfloat16."""
-        network, guide = (_in_short(each) if on_card and each else each for each in (self.network, self.guide))
-        assert network is not None
-        number_type, settings = next(network.parameters()).dtype, self.sampler
+        network, guide, settings = self.network, self.guide, self.sampler
+        if settings.autoguidance and guide is None:
+            raise InputError(
+                f"sampler.autoguidance: {settings.autoguidance:g}, but this generator kept no guide when it was "
+                "trained; pass 0, or train with method.sampler.autoguidance"
+            )
+        if on_card:
+            network, guide = _in_short(network), None if guide is None else _in_short(guide)
+        number_type = next(network.parameters()).dtype
 
         def denoised(noisy: Tensor, sigma: float, labels: Tensor) -> Tensor:
             levels = torch.full((len(noisy),), sigma, device=noisy.device)

@@ -29,6 +29,7 @@ from understudy.privacy.meaning import event_in_words, plural
 from understudy.privacy.viewers import Viewer, viewer_of
 
 if TYPE_CHECKING:
+    from understudy.models.generator import GeneratorConfig
     from understudy.release.contents import ReleaseConfig
 
 Value = TypeVar("Value")
@@ -112,6 +113,7 @@ def replay(config: ReleaseConfig, certificate: Certificate) -> Promise:
     if noise := left_open(settings.model_dump(), plan.config.model_dump()):
         raise Missing(f"the config leaves {noise} open, so it plans any")
     _check_classifier(config, _planned_classifier(plan.config))
+    _check_generator(config, method.generator_config(plan.config, config.domain))
     return Promise(
         events=plan.events,
         viewers=method.viewers(plan.config, config.domain),
@@ -142,16 +144,29 @@ def _check_classifier(config: ReleaseConfig, planned: dict[str, Any] | None) -> 
         raise InputError("the classifier beside the generator is another than the config plans")
 
 
-def _annotated_promise(config: ReleaseConfig, budget: Budget) -> Promise:
-    from understudy.methods.annotation import planned_classifier, planned_events
+def _check_generator(config: ReleaseConfig, planned: GeneratorConfig | None) -> None:
+    """That the generator is the one that the config plans, where its method says which that is.
 
-    events = planned_events(config.method_config, config.domain, budget)
-    planned = planned_classifier(config.method_config)
+    How common each class is does not count: a noisy embedding may have told it.
+    """
+    if planned is None:
+        return
+    held = getattr(config.generator, "base", config.generator)
+    if held.model_copy(update={"label_weights": None}) != planned:
+        raise InputError("the generator has other networks or another sampler than the config plans")
+
+
+def _annotated_promise(config: ReleaseConfig, budget: Budget) -> Promise:
+    from understudy.methods.annotation import planned, planned_classifier
+
+    events, generator = planned(config.method_config, config.domain, budget)
+    classifier = planned_classifier(config.method_config)
     if config.generator.kind != _ANNOTATED_KIND:
         raise InputError("the release is annotated, but there is no classifier beside the generator")
-    on_pixels = planned is None and getattr(config.generator, "teacher", None) is None
+    on_pixels = classifier is None and getattr(config.generator, "teacher", None) is None
     if not on_pixels:
-        _check_classifier(config, planned)
+        _check_classifier(config, classifier)
+    _check_generator(config, generator)
     drawing = get_method(config.method_config["generator"]["method"])
     return Promise(tuple(events), (Viewer(),), (*NOT_COVERED, *drawing.not_covered))
 

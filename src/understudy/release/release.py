@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,7 +42,6 @@ from understudy.privacy.meaning import by_viewer
 from understudy.privacy.randomness.streams import OS_ENTROPY, Randomness
 from understudy.release import folders, signing
 from understudy.release.contents import (
-    ReleaseConfig,
     generator_from_bytes,
     make_config,
     read_config,
@@ -68,6 +68,7 @@ class Release:
     certificate: Certificate
     domain: Domain
     method_config: dict[str, Any]
+    read: str | None = None  # config.json as it was loaded: an earlier version may have written fewer fields
 
     def sample(
         self,
@@ -223,7 +224,7 @@ class Release:
                 f"release: {self.method} is {self.certificate.not_private}; it stays in its run folder, so train a "
                 "private method for something to hand out"
             )
-        weights, config = weights_to_bytes(self.generator), self._config().to_json()
+        weights, config = weights_to_bytes(self.generator), self._config_text()
         hashes = (sha256(weights), sha256(config.encode("utf-8")))
         certified = (self.certificate.generator_sha256, self.certificate.config_sha256 or hashes[1])
         if hashes != certified:
@@ -247,10 +248,14 @@ class Release:
             raise InputError(f"release: it is stamped {stamp!r}, so nobody should vouch for it; leave the key out")
         return signing.signing_key(sign, passphrase)
 
-    def _config(self) -> ReleaseConfig:
-        return make_config(
+    def _config_text(self) -> str:
+        """``config.json``: the text that was loaded, as long as it says what this release says."""
+        config = make_config(
             method=self.method, generator=self.generator.config, domain=self.domain, method_config=self.method_config
         )
+        if self.read is not None and make_config(**json.loads(self.read)) == config:
+            return self.read
+        return config.to_json()
 
 
 def _random_beside(generator: Generator, seed: int | None) -> torch.Generator:
@@ -405,7 +410,8 @@ def load(folder: Path | str) -> Release:
     if config.method != certificate.method:
         raise InputError(f"release: {place} was made by {config.method!r} but certified as {certificate.method!r}")
     generator = generator_from_bytes(content, config.generator)
-    return Release(config.method, generator, certificate, config.domain, config.method_config)
+    text = (place / folders.CONFIG).read_bytes().decode("utf-8")
+    return Release(config.method, generator, certificate, config.domain, config.method_config, text)
 
 
 def _checked_seed(seed: int) -> int:

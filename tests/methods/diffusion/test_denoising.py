@@ -185,25 +185,37 @@ def test_data_without_labels_have_one_class(tmp_path):
     assert loss(answers).shape == (12,)
 
 
-@pytest.mark.parametrize("mirrored", [True, False])
-def test_a_row_shows_the_image_or_its_mirror_image_by_a_coin_of_its_own(tmp_path, mirrored):
-    """Exact binomial test of the coins, false-alarm rate 1e-6; without the setting no row is turned.
+def turned(denoiser: Denoiser, units: int, random: torch.Generator) -> Tensor:
+    """Which rows of units that are bright on the left show them mirrored: (units, draws)."""
+    pixels = torch.zeros(units, 1, 8, 8)
+    pixels[..., :4] = 1.0
+    (seen, _, _), _ = denoiser.denoising.objective(examples_of(pixels, torch.zeros(units).long()), random)
+    found = seen[..., 4:].mean(dim=(1, 2, 3)) > seen[..., :4].mean(dim=(1, 2, 3))
+    assert torch.allclose(torch.where(found[:, None, None, None], seen.flip(-1), seen), seen[~found][:1], atol=0.1)
+    return found.view(units, -1)
 
-    Coins of one unit are not all the same, nor are those of the k-th rows of all units.
+
+def test_no_row_is_mirrored_unless_it_is_asked_for(tmp_path):
+    denoiser = make_denoiser(tmp_path, draws=2, noise_mean=-6.0, noise_deviation=0.1)
+    assert not turned(denoiser, 100, seeded()).any()
+
+
+def test_a_row_is_mirrored_by_a_fresh_coin_of_its_own(tmp_path):
+    """Each batch has as many mirrored units as chance makes it, and so has each place of a batch over all batches.
+
+    Coins that were balanced over a batch, or that followed the place in it, would tie units together. Sums of squares
+    of standardised counts as chi-square, two-sided, false-alarm rate 1e-6 each; and the draws of a unit differ.
     """
-    denoiser = make_denoiser(tmp_path, mirrored=mirrored, draws=4, noise_mean=-6.0, noise_deviation=0.1)
-    pixels = torch.zeros(500, 1, 8, 8)
-    pixels[..., :4] = 1.0  # bright on the left, nearly without noise
-    (seen, _, _), _ = denoiser.denoising.objective(examples_of(pixels, torch.zeros(500).long()), seeded())
-    turned = seen[..., 4:].mean(dim=(1, 2, 3)) > seen[..., :4].mean(dim=(1, 2, 3))
-    if not mirrored:
-        assert not turned.any()
-        return
-    assert torch.allclose(seen[turned].flip(-1), seen[~turned][:1], atol=0.1), "the whole image is turned"
-    assert stats.binomtest(int(turned.sum()), 2000, 0.5).pvalue > FALSE_ALARM
-    assert len(turned.view(500, 4).sum(dim=1).unique()) == 5
-    same = (turned.view(500, 4) == turned.view(500, 4).roll(1, dims=0)).sum()  # with the unit before it
-    assert stats.binomtest(int(same), 2000, 0.5).pvalue > FALSE_ALARM
+    denoiser = make_denoiser(tmp_path, mirrored=True, draws=2, noise_mean=-6.0, noise_deviation=0.1)
+    random, batches, units = seeded(), 300, 64
+    coins = torch.stack([turned(denoiser, units, random) for _ in range(batches)]).double()
+    for across, number, tossed in ((1, batches, units), (0, units, batches)):
+        counts = coins[..., 0].sum(dim=across)
+        total = float(((counts - tossed / 2) ** 2 / (tossed / 4)).sum())
+        law = stats.chi2(number)
+        assert law.ppf(FALSE_ALARM / 2) < total < law.isf(FALSE_ALARM / 2)
+    same = int((coins[..., 0] == coins[..., 1]).sum())
+    assert stats.binomtest(same, batches * units, 0.5).pvalue > FALSE_ALARM
 
 
 # The loss

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from understudy.api import TrainOptions, train
+from understudy.api import TrainOptions, release_early, resume, train
 from understudy.data.arrays import from_arrays
 from understudy.data.domain import Domain
-from understudy.errors import InputError
+from understudy.errors import InputError, InterruptedRun
+from understudy.files import file_sha256
 from understudy.methods.base import configure
 from understudy.methods.config import build_config
 from understudy.methods.diffusion.denoising import Denoising
 from understudy.methods.diffusion.dp_diffusion import CENTRAL_IMAGES, DpDiffusionConfig
+from understudy.methods.diffusion.learner import Denoiser
 from understudy.methods.registry import get_method
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import CLASS_MEANS, Event, PoissonSampling
@@ -26,6 +30,7 @@ from understudy.release.verify import verify
 
 from ...helpers.data import tiny_data
 from ...helpers.runs import read_lines, tiny_train
+from ...release.building import edit_json
 
 MNIST = Domain(shape=(1, 28, 28), classes=10, nominal_records=60_000)
 DIGITS = Domain(shape=(1, 8, 8), classes=10, nominal_records=1437)
@@ -263,18 +268,77 @@ def test_the_preset_for_colour_trains_and_draws_colour(tmp_path):
     assert (kept["learning_rate"], kept["average_decay"], kept["warm_up"]["leaves"]) == (1e-3, 0.99, 0.5)
 
 
-def test_a_release_that_is_led_by_a_guide_holds_it_and_can_be_drawn_from_without(tmp_path):
-    """Also where the run was stopped after the guide was left behind: it is not the average of the end."""
-    method = {"sampler": {"steps": 3, "autoguidance": 1.0}, "mirrored": True, "learning_rate": 0.05}
-    release = tiny_train("dp-diffusion", tiny_data(), tmp_path / "run", privacy={"steps": 6}, method=method)
-    release.save(tmp_path / "release")
-    assert verify(tmp_path / "release").verdict in ("verified", "consistent")
-    again = load_release(tmp_path / "release").generator
-    assert again.guide is not None
-    moved = zip(again.guide.parameters(), again.network.parameters(), strict=True)
-    assert any(not torch.equal(*pair) for pair in moved)
-    kept = load_release(tmp_path / "release").sample(4, seed=1)[0]
-    assert np.array_equal(kept, release.sample(4, seed=1)[0])
+LED: dict[str, Any] = {"sampler": {"steps": 3, "autoguidance": 1.0}, "mirrored": True, "learning_rate": 0.05}
+
+
+@pytest.fixture(scope="module")
+def led(tmp_path_factory) -> Path:
+    """The folder of a run whose release holds a guide."""
+    folder = tmp_path_factory.mktemp("led") / "run"
+    tiny_train("dp-diffusion", tiny_data(), folder, privacy={"steps": 6}, method=LED)
+    return folder
+
+
+def test_a_release_that_is_led_by_a_guide_holds_it_and_draws_the_same_when_it_is_loaded(led, tmp_path):
+    release = load_release(led)
+    again = load_release(release.save(tmp_path / "release"))
+    assert verify(tmp_path / "release").verdict == "verified"
+    assert np.array_equal(again.sample(4, seed=1)[0], release.sample(4, seed=1)[0])
+    pairs = list(zip(again.generator.guide.parameters(), again.generator.network.parameters(), strict=True))
+    assert any(not torch.equal(*pair) for pair in pairs)
+
+
+def test_a_guide_is_the_average_at_half_of_the_steps_however_often_a_run_is_stopped(tmp_path, monkeypatch):
+    """A release that is made before has the average of its last step, which leads nowhere."""
+    seen: dict[int, list[torch.Tensor]] = {}
+    genuine = Denoiser.average
+
+    def noted(self: Denoiser, step: int) -> None:
+        genuine(self, step)
+        seen[step] = [weight.clone() for weight in self.released.network.parameters()]
+
+    def is_step(generator: Any, step: int) -> bool:
+        return all(map(torch.equal, generator.guide.parameters(), seen[step]))
+
+    monkeypatch.setattr(Denoiser, "average", noted)
+    for stop, early in ((2, 2), (4, 3)):
+        folder, reports = tmp_path / f"stopped-{stop}", []
+
+        def stop_requested(reports: list[Any] = reports, stop: int = stop) -> bool:
+            return any(report.step >= stop for report in reports)
+
+        with pytest.raises(InterruptedRun):
+            tiny_train(
+                "dp-diffusion",
+                tiny_data(),
+                folder,
+                privacy={"steps": 6},
+                method=LED,
+                listener=reports.append,
+                stop_requested=stop_requested,
+            )
+        assert is_step(release_early(folder).generator, early)
+        assert is_step(resume(tiny_data(), folder).generator, 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda config: config["method_config"]["method"]["sampler"].pop("autoguidance"),
+        lambda config: config["method_config"]["method"].update(widths=[16, 16]),
+        lambda config: config["method_config"]["method"]["sampler"].update(steps=4),
+    ],
+    ids=["a guide that was not planned", "other widths", "another sampler"],
+)
+def test_a_release_whose_networks_are_not_the_planned_ones_is_not_verified(led, tmp_path, change):
+    """Events and hashes agree: what is held must be what the config plans."""
+    shutil.copytree(led / "release", tmp_path / "release")
+    edit_json(tmp_path / "release" / "config.json", change)
+    digest = file_sha256(tmp_path / "release" / "config.json")
+    edit_json(tmp_path / "release" / "certificate.json", lambda certificate: certificate.update(config_sha256=digest))
+    result = verify(tmp_path / "release")
+    assert [check.name for check in result.checks if not check.passed] == ["plan"]
+    assert result.verdict == "refused"
 
 
 def test_a_step_shows_the_network_all_draws_of_a_record_as_one_unit(tmp_path, monkeypatch):

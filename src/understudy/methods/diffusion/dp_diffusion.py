@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from understudy.engines.dpsgd.step import PrivateStep
     from understudy.engines.embedding.start import EmbeddingStart
     from understudy.methods.diffusion.learner import Denoiser
-    from understudy.models.generator import DiffusionGeneratorConfig, Generator
+    from understudy.models.generator import DiffusionGeneratorConfig, Generator, GeneratorConfig
     from understudy.runs.run import Run
 
 _PURPOSE = "denoising steps"
@@ -266,6 +266,11 @@ class DpDiffusion(Method):
                 run.report(step, denoising_steps=step)
                 denoiser.show(step)
         return denoiser.released
+
+    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig:
+        """Widths, sampler and with it whether there is a guide."""
+        assert isinstance(config, DpDiffusionConfig)
+        return network_config(config, domain, None)
 
     def assist(self, run: Run, told: Mapping[str, Any]) -> Assistance:
         """The denoising step, with a network of the leader's shape; or the sums of central images."""
