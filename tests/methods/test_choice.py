@@ -155,10 +155,10 @@ def chosen_on_card(facts: Domain, time: float, device: str = "a card") -> Choice
 
 @pytest.mark.usefixtures("card")
 def test_in_colour_a_card_gets_the_settings_for_colour_with_as_many_steps_as_the_time_allows():
-    whole, cut = chosen_on_card(COLOUR, 36_000), chosen_on_card(COLOUR, 600)
+    whole, cut = chosen_on_card(COLOUR, 36_000), chosen_on_card(COLOUR, 500)
     assert {(each.preset, each.chosen.candidate.stands_for) for each in (whole, cut)} == {("gpu-colour", "measured")}
     assert cut.chosen.candidate.shares["teacher"] == 0.3  # as it was measured
-    assert cut.seconds <= 600 < whole.seconds
+    assert cut.seconds <= 500 < whole.seconds
     assert cut.plan.steps < whole.plan.steps == get_method("dp-diffusion").presets["gpu-colour"]["privacy"]["steps"]
     told = introduce(cut)
     assert f"{cut.plan.steps:,} steps" in told
