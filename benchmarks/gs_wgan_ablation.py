@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 import understudy as us
-from headline import claimed, measure
+from headline import add_scoring, claimed, measure
 from record import command_line, current_commit, device_name
 from understudy.data.catalog import is_known
 from understudy.devices import choose_device
@@ -89,14 +89,16 @@ def run_variant(variant: str, options: argparse.Namespace) -> dict[str, Any]:
         release = us.train("gs-wgan", us.load(options.dataset), budget, run, train_options)
         seconds = time.perf_counter() - began
         diagnostics = last_diagnostics(run)
-    figures = measure(release, options)
+    figures: dict[str, Any] = {}
+    for found in measure(release, options):
+        figures |= {name: figure for name, figure in found.items() if figure is not None}
     samples = target(options, f"-{variant}.png")
     samples.write_bytes(grid_png(release, options.temperature))
     return {
         "method": "gs-wgan",
         "values": {"variant": variant, "seconds": round(seconds)},
         "epsilon": claimed(release)["epsilon"],
-        "figures": {"fid": figures["fid"], "cnn": figures["cnn_accuracy"]},
+        "figures": {"fid": figures.get("fid"), "cnn": figures.get("cnn_accuracy")},
         "preset": preset,
         "settings": {group: values for group, values in config.items() if group != "runtime"},
         "diagnostics": diagnostics,
@@ -162,17 +164,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS, metavar="NAME", help=str(VARIANTS))
     parser.add_argument("--set", dest="settings", action="append", default=[], help="group.key=value, of all variants")
     parser.add_argument("--name", default="", help="added to the file name: for other settings of the same variants")
-    parser.add_argument("--metrics", help="of fid, cnn; both unless given")
-    parser.add_argument("--samples", type=int, default=60_000)
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the latent values when images are drawn")
-    parser.add_argument(
-        "--precision", default="tf32", choices=["fp32", "tf32", "fp16"], help="of the Inception network"
-    )
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--weights", type=Path, help="Inception weights; searched for where not given")
+    add_scoring(parser)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further variant after that")
-    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--commit", help="recorded in the result; asked of git where not given")
     options = parser.parse_args()
     if options.settings and not options.name:
         parser.error("--set: the file of a data set and an epsilon holds the presets as they are; pass --name too")

@@ -219,28 +219,33 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--declare", dest="declared", action="append", default=[], help="as of train: person=column:ID")
     parser.add_argument("--set", dest="settings", action="append", default=[], help="group.key=value")
     parser.add_argument("--preset", help="a named config of the method")
+    parser.add_argument("--sampler", action="append", default=[], help="of a diffusion model: autoguidance=1")
+    parser.add_argument("--variant", default="", help="added to the file name")
+    add_scoring(parser)
+    parser.add_argument("--run", type=Path, help="keep the run here, and go on where it stands; else it is thrown away")
+    parser.add_argument("--release", type=Path, help="measure this release instead of training")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop the training then, to go on later")
+    parser.add_argument("--carry", type=Path, help="a folder for the run in parts, where it goes on from")
+    parser.add_argument("--moved", action="store_true", help="go on with a run that was begun elsewhere")
+    return parser.parse_args()
+
+
+def add_scoring(parser: argparse.ArgumentParser) -> None:
+    """How samples are drawn and scored, and where the figures go: what ``measure`` reads."""
     parser.add_argument(
         "--metrics", help="of fid, cnn, resnet, is, downstream; fid,cnn unless given, in colour resnet too"
     )
     parser.add_argument("--samples", type=int, default=60_000)
     parser.add_argument("--temperature", type=float, default=1.0, help="of the latent values when images are drawn")
     parser.add_argument("--sample-steps", type=int, help="of a diffusion model; those of its config unless given")
-    parser.add_argument("--sampler", action="append", default=[], help="of a diffusion model: autoguidance=1")
     parser.add_argument("--agree", action="store_true", help="only images on which generator and teacher agree")
     parser.add_argument(
         "--precision", default="tf32", choices=["fp32", "tf32", "fp16"], help="of the Inception network"
     )
-    parser.add_argument("--variant", default="", help="added to the file name")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--weights", type=Path, help="Inception weights; searched for where not given")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--run", type=Path, help="keep the run here, and go on where it stands; else it is thrown away")
-    parser.add_argument("--release", type=Path, help="measure this release instead of training")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop the training then, to go on later")
-    parser.add_argument("--carry", type=Path, help="a folder for the run in parts, where it goes on from")
-    parser.add_argument("--moved", action="store_true", help="go on with a run that was begun elsewhere")
     parser.add_argument("--commit", help="recorded in the result; asked of git where not given")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,20 +41,24 @@ def test_every_variant_can_be_planned_and_differs_from_its_base_in_what_it_is_na
     assert plans["embedding-both"].config.method.queries_per_point == 4
 
 
-def test_a_result_is_a_table_of_the_results_page(script, tmp_path):
-    """What the script writes is recognised there, with what was not measured as such."""
-    page = importlib.import_module("results_page")
-    point = {
-        "method": "gs-wgan",
-        "values": {"variant": "basis", "seconds": 12},
-        "epsilon": 9.9,
-        "figures": {"fid": None, "cnn": 0.5},
-        "samples": "x.png",
+def test_what_the_script_writes_is_a_table_of_the_results_page(script, monkeypatch, tmp_path):
+    """A variant is trained, scored and written; what was not measured is said to be so."""
+    small = {
+        "privacy": {"subsets": 4, "queries": 32, "noise_multiplier": 10},
+        "method.critics": {"width": 8, "per_step": 3, "batch": 4, "warm_iterations": 1},
+        "method": {"queries_per_step": 8, "generator.width": 2},
     }
-    path = tmp_path / "gs-wgan-ablation-mnist-eps10.json"
-    origin = {"dataset": "mnist", "device": "a card", "command": "python x", "commit": "a" * 40}
-    script.write(path, {**origin, "points": [point], "failed": []})
+    settings = [f"--set={group}.{key}={value}" for group, values in small.items() for key, value in values.items()]
+    where = ["--device", "cpu", "--commit", "a" * 40, "--results", str(tmp_path)]
+    asked = ["--epsilon", "100", "--variants", "basis", "--name", "small", "--metrics", "cnn", "--samples", "60"]
+    monkeypatch.setattr(sys, "argv", ["benchmarks/gs_wgan_ablation.py", "digits", *asked, *where, *settings])
+    script.main()
+    page = importlib.import_module("results_page")
     results = page.read_results(tmp_path)
-    assert page.kind_of(results[path.stem]) == "curve"
-    table = page.page(results)
-    assert "| gs-wgan ([samples](../benchmarks/results/x.png)) | basis | 12 | 9.9 | not measured | 50.0 % |" in table
+    point = results["gs-wgan-ablation-digits-eps100-small"]["points"][0]
+    assert 0 < point["figures"]["cnn"] < 1
+    assert point["settings"]["method"]["low_frequencies"] == [8]
+    assert point["certificate"]["guarantees"][0]["epsilon"] == point["epsilon"] < 1
+    row = f"| gs-wgan ([samples](../benchmarks/results/{point['samples']})) | basis | {point['values']['seconds']} |"
+    accuracy = f"not measured | {100 * point['figures']['cnn']:.1f} % |"
+    assert any(line.startswith(row) and line.endswith(accuracy) for line in page.page(results).splitlines())
