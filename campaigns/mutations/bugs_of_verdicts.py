@@ -34,6 +34,20 @@ BUGS: tuple[Bug, ...] = (
         _MISSING,
     ),
     bug(
+        "true sizes of classes ride along where no event told noisy ones",
+        CHECKS,
+        "if held.label_weights is not None and not any(",
+        "if held.label_weights is None and not any(",
+        "tests/methods/diffusion/test_dp_diffusion.py::test_how_common_classes_are_is_told_only_where_an_event_told_it",
+    ),
+    bug(
+        "something rides along beside the generator of a release with a teacher",
+        CHECKS,
+        "    if held != AnnotatedGeneratorConfig.taught(held.base, held.teacher, held.classes)",
+        "    if held == AnnotatedGeneratorConfig.taught(held.base, held.teacher, None)",
+        "tests/methods/test_teacher.py::test_a_teacher_that_the_config_does_not_plan_is_not_verified",
+    ),
+    bug(
         "any delta will do", CHECKS, "    if guarantee.delta * units > 1:\n", "    if guarantee.delta > 1:\n", _MISSING
     ),
     bug(

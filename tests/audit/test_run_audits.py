@@ -23,6 +23,7 @@ from ..federated.helpers import tiny_config as tiny_federation
 from ..helpers.cases import CASES
 from ..helpers.data import tiny_data
 from ..helpers.runs import tiny_train
+from ..release.building import edit_config
 
 FALSE_ALARM = 1e-6
 MERF = {"method": {"frequencies": 400, "steps": 2, "batch": 12, "latent": 2, "width": 4}, "runtime": {"device": "cpu"}}
@@ -145,6 +146,14 @@ def test_audits_on_public_data_are_recorded_once_and_verify(audited, release, tm
     told = [check.detail for check in verify(release).checks if check.name in {"audit 1", "audit 2"}]
     assert len(told) == 2
     assert all("what it says of itself" in detail for detail in told)
+
+
+def test_audits_are_recorded_in_what_an_earlier_version_wrote(audited, release):
+    """It knew fewer fields; its config stays as it is, byte for byte."""
+    edit_config(release, lambda config: config["generator"].pop("spectral_norm"))
+    before = (release / "config.json").read_bytes()
+    assert recording.record(release, audited[:1]).passed
+    assert (release / "config.json").read_bytes() == before
 
 
 def _failed(release, audits):

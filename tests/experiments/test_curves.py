@@ -125,8 +125,9 @@ def test_all_classifiers_are_shown_by_their_averages():
 def test_a_run_becomes_a_point(tmp_path: Path):
     tiny_train("gs-wgan", tiny_data(), tmp_path / "run")
     evaluated(tmp_path / "run", cnn=0.5, fid=3.0)
-    found = read_point(tmp_path / "run", ["privacy.queries", "epsilon"], ["cnn"])
-    assert found.values == {"privacy.queries": 32, "epsilon": 10}
+    young = "method.queries_per_point"  # which no file names that has its default
+    found = read_point(tmp_path / "run", ["privacy.queries", "epsilon", young], ["cnn"])
+    assert found.values == {"privacy.queries": 32, "epsilon": 10, young: 1}
     assert found.figures == {"cnn": 0.5}
     assert found.epsilon == load(tmp_path / "run").certificate.headline.epsilon
     assert found.stamp == STAMP

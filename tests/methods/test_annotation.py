@@ -40,7 +40,7 @@ from ..helpers.cases import CLASSES, RECORDS
 from ..helpers.data import tiny_data
 from ..helpers.runs import open_to_others, own_state_folder, read_lines
 from ..helpers.teams import together
-from ..release.building import EPSILON, edit_json, make_release
+from ..release.building import EPSILON, edit_config, edit_json, make_release
 
 BUDGET = Budget(12.0, 1e-5)  # make_release costs 4.38 of it
 ONLY_OF_THE_BASE = "nominal_records: 1000"
@@ -168,6 +168,13 @@ def forge(folder: Path, method: str, purpose: str) -> None:
         certificate["config_sha256"] = digest
 
     edit_json(folder / "certificate.json", drop)
+
+
+def test_nothing_rides_along_in_the_config_of_an_annotated_release(copied: Path):
+    edit_config(copied, lambda config: config["method_config"].update(secret="row 17"))
+    result = verify(copied)
+    assert any("it says 'secret'" in check.detail for check in result.checks if not check.passed)
+    assert result.verdict == "refused"
 
 
 def test_steps_that_the_config_leaves_open_are_not_one(copied: Path, kind: str):

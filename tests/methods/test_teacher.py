@@ -216,8 +216,10 @@ def without_teacher(config: dict[str, Any]) -> dict[str, Any]:
         (lambda config: config["method_config"]["teacher"].update(width=7), "another than the config plans"),
         (lambda config: config["method_config"]["teacher"].update(ON_PATCHES), "another than the config plans"),
         (lambda config: config["method_config"]["privacy"].update(teacher_steps=None), "teacher_steps open"),
+        (lambda config: config["generator"].update(latent=77), "otherwise together"),
+        (lambda config: config["generator"].update(label_weights=[17, 11, 32]), "otherwise together"),
     ],
-    ids=["no teacher planned", "another teacher", "other features", "steps left open"],
+    ids=["no teacher planned", "another teacher", "other features", "steps left open", "latent values", "classes"],
 )
 def test_a_teacher_that_the_config_does_not_plan_is_not_verified(copied, change, words):
     """Without the teacher's events all else would agree: what is held must be what was paid for."""

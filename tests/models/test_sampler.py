@@ -47,6 +47,8 @@ def test_levels_begin_and_end_where_they_should(rho, steps):
         {"rho": 0.5},
         {"churn": -1.0},
         {"floor": 1.0},
+        {"guidance": 101.0},
+        {"autoguidance": 1e308},
     ],
 )
 def test_settings_that_lead_nowhere_are_refused(values):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from understudy.data.domain import Domain
+from understudy.files import file_sha256
 from understudy.models.generator import GeneratorConfig, build_generator
 from understudy.privacy.certificate import NOT_COVERED
 from understudy.privacy.randomness.streams import OS_ENTROPY
@@ -37,6 +38,13 @@ def make_release(
         "not_covered": NOT_COVERED,
     }
     return build_release("dp-merf", generator, domain, CONFIG, certificate | fields)
+
+
+def edit_config(release: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the config of a release and let its certificate name the new one."""
+    edit_json(release / "config.json", change)
+    digest = file_sha256(release / "config.json")
+    edit_json(release / "certificate.json", lambda certificate: certificate.update(config_sha256=digest))
 
 
 def edit_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from understudy.errors import InputError
@@ -20,7 +21,7 @@ from understudy.release import release as module
 from understudy.release.folders import ALLOWED_FILES
 from understudy.release.release import Release, load
 
-from .building import edit_json, make_release
+from .building import edit_config, edit_json, make_release
 
 
 def test_a_release_survives_saving_and_loading(release: Release, folder: Path):
@@ -52,9 +53,7 @@ def test_saving_twice_and_saving_what_was_loaded_gives_the_same_bytes(release: R
 
 def test_what_an_earlier_version_wrote_is_saved_again_as_it_was(folder: Path, tmp_path: Path):
     """It knew fewer fields; what it left out has its default and stays left out. What was changed is still refused."""
-    edit_json(folder / "config.json", lambda config: config["generator"].pop("output"))
-    digest = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
-    edit_json(folder / "certificate.json", lambda certificate: certificate.update(config_sha256=digest))
+    edit_config(folder, lambda config: config["generator"].pop("output"))
     again = load(folder).save(tmp_path / "again")
     assert (again / "config.json").read_bytes() == (folder / "config.json").read_bytes()
     changed = replace(load(folder), method_config={"other": 1})
@@ -284,6 +283,16 @@ def test_damaged_weights_are_one_sentence(folder: Path, content: bytes):
     digest = hashlib.sha256(content).hexdigest()
     edit_json(folder / "certificate.json", lambda certificate: certificate.update(generator_sha256=digest))
     with pytest.raises(InputError, match="weights"):
+        load(folder)
+
+
+def test_text_beside_the_tensors_is_refused(folder: Path):
+    """It would ride along unseen: the networks that the config plans have no place for it."""
+    weights = folder / "generator.safetensors"
+    weights.write_bytes(safetensors.torch.save(safetensors.torch.load(weights.read_bytes()), {"patient": "17"}))
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    edit_json(folder / "certificate.json", lambda certificate: certificate.update(generator_sha256=digest))
+    with pytest.raises(InputError, match="holds text beside its tensors"):
         load(folder)
 
 

@@ -30,13 +30,12 @@ from understudy.methods.embedding.dp_hp import HermiteConfig
 from understudy.methods.embedding.hermite import HermiteFeatures
 from understudy.methods.registry import get_method
 from understudy.privacy.budget import Budget
-from understudy.privacy.events import CLASS_MEANS, Event
+from understudy.privacy.events import EMBEDDINGS, Event
 from understudy.privacy.mechanisms import clip_rows
 from understudy.privacy.plan import Plan
 from understudy.release.release import Release
 from understudy.runs.folder import RunFolder
 
-EMBEDDINGS = (CLASS_MEANS, "clients' mean embeddings")
 _SAMPLES = 4000
 _NEAREST = 10
 _LARGEST = 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -13,7 +14,7 @@ from understudy.files import read_json, write_text
 from understudy.privacy.audits import AuditRecord
 from understudy.privacy.certificate import parse_certificate
 from understudy.release import folders
-from understudy.release.release import Release, load
+from understudy.release.release import load
 from understudy.release.verify import Verification, verify
 
 
@@ -64,6 +65,5 @@ def record(release_folder: Path, audits: Sequence[AuditRecord]) -> Verification:
     fields = release.certificate.model_dump(by_alias=True, exclude_none=True)
     fields["audits"] = [audit.model_dump(exclude_none=True) for audit in (*known, *added)]
     certificate = parse_certificate(fields)
-    audited = Release(release.method, release.generator, certificate, release.domain, release.method_config)
-    audited.save(place, allow_seeded=True)
+    replace(release, certificate=certificate).save(place, allow_seeded=True)
     return verify(place)

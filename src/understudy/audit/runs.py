@@ -18,7 +18,7 @@ import numpy as np
 
 from understudy.api import TrainOptions, train
 from understudy.audit import sgd
-from understudy.audit.attacks import EMBEDDINGS, AuditedRun, Witness, black_box_scores, embedding_scores
+from understudy.audit.attacks import AuditedRun, Witness, black_box_scores, embedding_scores
 from understudy.audit.bounds import Numbers, one_run_epsilon
 from understudy.audit.canaries import make_canaries, with_canaries
 from understudy.audit.mechanisms import CONFIDENCE, code_sha256
@@ -29,7 +29,7 @@ from understudy.methods.registry import get_method
 from understudy.privacy import accounting
 from understudy.privacy.audits import AuditRecord
 from understudy.privacy.budget import Budget
-from understudy.privacy.events import Event
+from understudy.privacy.events import EMBEDDINGS, Event
 from understudy.privacy.randomness.streams import Randomness
 from understudy.runs.run import ProgressListener
 

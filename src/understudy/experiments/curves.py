@@ -21,12 +21,15 @@ from understudy.evaluate.evaluation import STAMP
 from understudy.experiments.points import BUDGET_KEYS, PlannedPoint, hashable, shown_value
 from understudy.experiments.total import Total
 from understudy.files import read_object
+from understudy.methods.config import build_config
+from understudy.methods.registry import get_method, method_names
 from understudy.privacy.certificate import read_certificate
 from understudy.release.folders import CERTIFICATE, find_release
 from understudy.runs.folder import RunFolder
 
 CURVE_FILE, COMPARE_FILE = "curve.json", "compare.json"
 CERTIFIED = "certified epsilon"
+_ABSENT = object()
 _MOST_NORMS = 200  # of a run, in the file of a curve
 
 
@@ -204,12 +207,20 @@ def _line(name: str, group: Sequence[Sequence[Point]], metric: str, against: str
 
 
 def _value_of(run: Mapping[str, Any], key: str, folder: Path) -> Any:
-    """A setting of a run by its dotted name."""
-    place: Any = run.get("budget") if key in BUDGET_KEYS else run.get("config")
+    """A setting of a run by its dotted name, also one that its file leaves out because it has its default."""
+    stored, method = run.get("budget" if key in BUDGET_KEYS else "config"), run.get("method")
+    value = _at(stored, key)
+    if value is _ABSENT and isinstance(stored, Mapping) and method in method_names():
+        value = _at(build_config(get_method(str(method)).config_type, stored), key)
+    if value is _ABSENT:
+        raise InputError(f"--over: the run in {folder} has no setting {key!r}; name one that all runs have")
+    return value
+
+
+def _at(place: object, key: str) -> object:
+    """What stands at a dotted name, in plain data or in a config."""
     for part in key.split("."):
-        if not isinstance(place, Mapping) or part not in place:
-            raise InputError(f"--over: the run in {folder} has no setting {key!r}; name one that all runs have")
-        place = place[part]
+        place = place.get(part, _ABSENT) if isinstance(place, Mapping) else getattr(place, part, _ABSENT)
     return place
 
 

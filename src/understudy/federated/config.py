@@ -15,7 +15,7 @@ from understudy.federated.claims import decided_limits, enrolled
 from understudy.federated.contract import Contract, EmbeddingTerms
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import ClientLimits
-from understudy.privacy.events import Event, RoutedSampling
+from understudy.privacy.events import CLIENT_MEANS, Event, RoutedSampling
 
 _QUERIES_PER_CLIENT, _QUERIES_PER_CLIENT_AND_ROUND = 2400, 12
 _PURPOSE = "clients' answers"
@@ -166,7 +166,7 @@ def embedding_event(config: FederatedConfig, domain: Domain) -> tuple[Event, ...
         sensitivity="C",
         unit="client",
         count=1,
-        purpose="clients' mean embeddings",
+        purpose=CLIENT_MEANS,
         noise_parts=enrolled(domain),
     )
     return (event,)

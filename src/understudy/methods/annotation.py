@@ -294,6 +294,8 @@ class _Made(BaseModel):
 
 
 def _parts(config: Mapping[str, Any]) -> tuple[_Made, AnnotatorConfig]:
+    if further := sorted(config.keys() - {"generator", "annotator"}):
+        raise InputError(f"config: it says {further[0]!r}, which nobody asked how generator and annotator were made")
     try:
         return exactly(_Made, config["generator"]), build_config(AnnotatorConfig, config["annotator"], exact=True)
     except (KeyError, TypeError, ValueError) as error:

@@ -263,19 +263,7 @@ def named_by(
 
     Privacy: post-processing; the trial takes what is released, and a constant seed.
     """
-    network = base.config
-    generator = AnnotatedGenerator(
-        AnnotatedGeneratorConfig(
-            shape=network.shape,
-            classes=network.classes or classes,
-            latent=network.latent,
-            latent_law=network.latent_law,
-            width=config.width,
-            label_weights=network.label_weights,
-            base=network,
-            teacher=config,
-        )
-    )
+    generator = AnnotatedGenerator(AnnotatedGeneratorConfig.taught(base.config, config, classes))
     generator.base.load_state_dict(base.state_dict())
     generator.base.requires_grad_(False)
     generator.annotator.load_state_dict(teacher.state_dict())

@@ -166,6 +166,22 @@ class AnnotatedGeneratorConfig(GeneratorConfig):
     shifts: tuple[FiniteFloat, ...] | None = None  # one for each class
     drawn_weight: NonNegative = 0.0
 
+    @classmethod
+    def taught(
+        cls, base: DiffusionGeneratorConfig | GeneratorConfig, teacher: TeacherModelConfig, classes: int | None = None
+    ) -> AnnotatedGeneratorConfig:
+        """A generator with a teacher beside it, before that was tried; ``classes`` are for one that has none."""
+        return cls(
+            shape=base.shape,
+            classes=base.classes or classes,
+            latent=base.latent,
+            latent_law=base.latent_law,
+            width=teacher.width,
+            label_weights=base.label_weights,
+            base=base,
+            teacher=teacher,
+        )
+
     @model_validator(mode="after")
     def _names_the_same_classes(self) -> AnnotatedGeneratorConfig:
         if self.classes is None or self.base.classes not in (None, self.classes) or self.shape != self.base.shape:

@@ -24,10 +24,11 @@ UNetWidths = Annotated[
     tuple[Annotated[int, Field(ge=8, le=1024, multiple_of=8)], ...], Field(min_length=1, max_length=4)
 ]
 UNetBlocks = Annotated[int, Field(ge=1, le=8)]
+_Lead = Annotated[float, Field(ge=0, le=100)]  # how many times further than the network says
 
 
 class SamplerConfig(Config):
-    """How images are drawn. It is post-processing, so it costs nothing and may be changed at any time."""
+    """How images are drawn: post-processing, which costs nothing. That of a release is as its config plans it."""
 
     steps: Steps = 18
     sigma_min: Positive = 0.002  # the least and the most noise
@@ -37,8 +38,8 @@ class SamplerConfig(Config):
     churn_from: NonNegative = 0.05  # noise levels at which it is added
     churn_to: NonNegative = 50.0
     churn_noise: Positive = 1.0
-    guidance: NonNegative = 0.0  # away from what the network says without knowing the class
-    autoguidance: NonNegative = 0.0  # away from what the network said earlier in its training
+    guidance: _Lead = 0.0  # away from what the network says without knowing the class
+    autoguidance: _Lead = 0.0  # away from what the network said earlier in its training
     floor: Annotated[float, Field(ge=0, lt=1)] = 0.0  # pixels below this part of white become black at the end
 
     @model_serializer(mode="wrap")

@@ -13,6 +13,8 @@ from pydantic import Field, model_validator
 from understudy.configs import Count, Natural, Strict
 
 CLASS_MEANS = "class-wise mean embedding"  # the purpose of the event that also tells noisy class sizes
+CLIENT_MEANS = "clients' mean embeddings"  # the same of a federation
+EMBEDDINGS = (CLASS_MEANS, CLIENT_MEANS)
 
 Sensitivity = Literal["C", "2C", "sqrt(2)C"]
 Unit = Literal["record", "client", "person"]  # a person has several records; clients are those of a federation

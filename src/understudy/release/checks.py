@@ -24,7 +24,7 @@ from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import NOT_COVERED, Certificate, ClientLimits, Guarantee
 from understudy.privacy.claims import statements
 from understudy.privacy.claims.statements import BayesianClaim, rounded
-from understudy.privacy.events import Event
+from understudy.privacy.events import EMBEDDINGS, Event
 from understudy.privacy.meaning import event_in_words, plural
 from understudy.privacy.viewers import Viewer, viewer_of
 
@@ -113,7 +113,7 @@ def replay(config: ReleaseConfig, certificate: Certificate) -> Promise:
     if noise := left_open(settings.model_dump(), plan.config.model_dump()):
         raise Missing(f"the config leaves {noise} open, so it plans any")
     _check_classifier(config, _planned_classifier(plan.config))
-    _check_generator(config, method.generator_config(plan.config, config.domain))
+    _check_generator(config, method.generator_config(plan.config, config.domain), plan.events)
     return Promise(
         events=plan.events,
         viewers=method.viewers(plan.config, config.domain),
@@ -135,25 +135,31 @@ def _check_classifier(config: ReleaseConfig, planned: dict[str, Any] | None) -> 
     """That a classifier beside the generator is the one that the events paid for."""
     if config.generator.kind != _ANNOTATED_KIND:
         return
-    held = getattr(config.generator, "teacher", None)
+    from understudy.models.generator import AnnotatedGeneratorConfig, TeacherModelConfig
+
+    held = config.generator
+    assert isinstance(held, AnnotatedGeneratorConfig)
     if planned is None:
         raise InputError("there is a classifier beside the generator, which the config does not plan")
-    from understudy.models.generator import TeacherModelConfig
-
-    if held is None or held != TeacherModelConfig.model_validate(planned):
+    if held.teacher is None or held.teacher != TeacherModelConfig.model_validate(planned):
         raise InputError("the classifier beside the generator is another than the config plans")
+    tried = {"names": held.names, "shifts": held.shifts, "drawn_weight": held.drawn_weight}
+    if held.base.classes is None:  # how often the classifier gives each class was counted on what is drawn
+        tried["label_weights"] = held.label_weights
+    if held != AnnotatedGeneratorConfig.taught(held.base, held.teacher, held.classes).model_copy(update=tried):
+        raise InputError("generator and classifier are described otherwise together than the generator is alone")
 
 
-def _check_generator(config: ReleaseConfig, planned: GeneratorConfig | None) -> None:
+def _check_generator(config: ReleaseConfig, planned: GeneratorConfig | None, events: Sequence[Event]) -> None:
     """That the generator is the one that the config plans, where its method says which that is.
 
-    How common each class is does not count: a noisy embedding may have told it.
+    How common each class is may be told only by a noisy embedding that the plan pays for.
     """
-    if planned is None:
-        return
     held = getattr(config.generator, "base", config.generator)
-    if held.model_copy(update={"label_weights": None}) != planned:
+    if planned is not None and held.model_copy(update={"label_weights": None}) != planned:
         raise InputError("the generator has other networks or another sampler than the config plans")
+    if held.label_weights is not None and not any(event.purpose in EMBEDDINGS for event in events):
+        raise InputError("the generator says how common its classes are, which no event that the config plans tells")
 
 
 def _annotated_promise(config: ReleaseConfig, budget: Budget) -> Promise:
@@ -166,7 +172,7 @@ def _annotated_promise(config: ReleaseConfig, budget: Budget) -> Promise:
     on_pixels = classifier is None and getattr(config.generator, "teacher", None) is None
     if not on_pixels:
         _check_classifier(config, classifier)
-    _check_generator(config, generator)
+    _check_generator(config, generator, events)
     drawing = get_method(config.method_config["generator"]["method"])
     return Promise(tuple(events), (Viewer(),), (*NOT_COVERED, *drawing.not_covered))
 

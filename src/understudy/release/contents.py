@@ -129,9 +129,9 @@ def _header(content: bytes) -> dict[str, str]:
         if length > _MAXIMUM_HEADER:
             raise InputError(f"weights: a header of {length} bytes; at most {_MAXIMUM_HEADER} are read, fetch it again")
         header = decode_json(content[8 : 8 + length].decode("utf-8"))
-        return {
-            name: _describe(entry["dtype"], entry["shape"]) for name, entry in header.items() if name != "__metadata__"
-        }
+        if "__metadata__" in header:
+            raise InputError("weights: the file holds text beside its tensors, which no release does; fetch it again")
+        return {name: _describe(entry["dtype"], entry["shape"]) for name, entry in header.items()}
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError("weights: the file is not in the safetensors format; it is damaged") from None
 

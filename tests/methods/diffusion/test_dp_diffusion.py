@@ -14,7 +14,6 @@ from understudy.api import TrainOptions, release_early, resume, train
 from understudy.data.arrays import from_arrays
 from understudy.data.domain import Domain
 from understudy.errors import InputError, InterruptedRun
-from understudy.files import file_sha256
 from understudy.methods.base import configure
 from understudy.methods.config import build_config
 from understudy.methods.diffusion.denoising import Denoising
@@ -30,7 +29,7 @@ from understudy.release.verify import verify
 
 from ...helpers.data import tiny_data
 from ...helpers.runs import read_lines, tiny_train
-from ...release.building import edit_json
+from ...release.building import edit_config
 
 MNIST = Domain(shape=(1, 28, 28), classes=10, nominal_records=60_000)
 DIGITS = Domain(shape=(1, 8, 8), classes=10, nominal_records=1437)
@@ -333,12 +332,21 @@ def test_a_guide_is_the_average_at_half_of_the_steps_however_often_a_run_is_stop
 def test_a_release_whose_networks_are_not_the_planned_ones_is_not_verified(led, tmp_path, change):
     """Events and hashes agree: what is held must be what the config plans."""
     shutil.copytree(led / "release", tmp_path / "release")
-    edit_json(tmp_path / "release" / "config.json", change)
-    digest = file_sha256(tmp_path / "release" / "config.json")
-    edit_json(tmp_path / "release" / "certificate.json", lambda certificate: certificate.update(config_sha256=digest))
+    edit_config(tmp_path / "release", change)
     result = verify(tmp_path / "release")
     assert [check.name for check in result.checks if not check.passed] == ["plan"]
     assert result.verdict == "refused"
+
+
+def test_how_common_classes_are_is_told_only_where_an_event_told_it(tmp_path):
+    """A start from central images has noisy means of all classes and no sizes: true sizes must not ride along."""
+    tiny_train("dp-diffusion from central images", tiny_data(), tmp_path / "run")
+    release = tmp_path / "run" / "release"
+    assert verify(release).verdict == "verified"
+    edit_config(release, lambda config: config["generator"].update(label_weights=[11.0, 17.0, 32.0]))
+    (found,) = [check for check in verify(release).checks if not check.passed]
+    assert (found.name, found.missing) == ("plan", False)
+    assert "how common its classes are" in found.detail
 
 
 def test_a_step_shows_the_network_all_draws_of_a_record_as_one_unit(tmp_path, monkeypatch):

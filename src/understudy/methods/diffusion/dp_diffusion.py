@@ -112,7 +112,8 @@ class DpDiffusionMethodConfig(Config):
     @model_serializer(mode="wrap")
     def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Who uses neither mirror images nor a guide writes what older versions wrote, and can read."""
-        return without_defaults(self, write(self), ("mirrored", "guide_after"))
+        young = ("mirrored",) if self.sampler.autoguidance else ("mirrored", "guide_after")
+        return without_defaults(self, write(self), young)
 
 
 class DpDiffusionConfig(TaughtConfig):
@@ -160,8 +161,8 @@ _GPU_EPS1 = overlay(
 )
 # For 32x32 images in colour on a graphics card. Leaves have taught the network edges and textures, so private steps may
 # look at more noise, where outlines and colours are decided. Widths that are powers of two fill a card best. The batch
-# is left to the declared number of records. Images are led away from what the network said at half of its steps; whether
-# they may be mirrored only their owner knows.
+# is left to the declared number of records. Images are led away from what the network said at half of its steps;
+# whether they may be mirrored only their owner knows.
 _GPU_COLOUR = {
     "privacy": {"steps": 600, "embedding_share": 0.15},
     "method": {
