@@ -213,6 +213,12 @@ CASES = {
         method={**_DP_SINKHORN.method, "transport": {"cells": 1, "images": 6, "iterations": 3, "label_cost": 0.5}},
     ),
     "gs-wgan": _GS_WGAN,
+    "dp-cgan as published": Case(
+        "dp-cgan",
+        privacy={"noise_multiplier": 10.0, "batch": 8, "steps": 4},
+        method={"networks": "perceptron", "width": 4, "latent": 3, "optimiser": "descent", "last_rate": 0.1},
+        public_values=_DPGAN.public_values,
+    ),
     "gs-wgan as published": replace(
         _GS_WGAN,
         privacy={**_GS_WGAN.privacy, "embedding_share": 0.0},

@@ -27,11 +27,11 @@ class GeneratorConfig(Config):
     the law of labels when none is asked.
     """
 
-    kind: Literal["dcgan", "decoder", "dpgan", "resnet", "selu"] = "dcgan"
+    kind: Literal["dcgan", "decoder", "dpgan", "perceptron", "resnet", "selu"] = "dcgan"
     shape: ImageShape
     classes: Annotated[int, Field(ge=1, le=10_000)] | None = None
     latent: Annotated[int, Field(ge=1, le=4096)] = 10
-    latent_law: Literal["normal", "bernoulli"] = "normal"
+    latent_law: Literal["normal", "bernoulli", "uniform"] = "normal"  # uniform between -1 and 1
     width: Annotated[int, Field(ge=1, le=4096)] = 64
     output: Literal["sigmoid", "clamp", "tanh"] = "sigmoid"
     spectral_norm: bool = False
@@ -70,6 +70,8 @@ class Generator(nn.Module):
         shape = (count, self.config.latent)
         if self.config.latent_law == "bernoulli":
             return torch.randint(0, 2, shape, generator=generator, device=generator.device).float()
+        if self.config.latent_law == "uniform":
+            return 2 * torch.rand(shape, generator=generator, device=generator.device) - 1
         return torch.randn(shape, generator=generator, device=generator.device)
 
     def draw_labels(self, count: int, generator: torch.Generator) -> Tensor:
@@ -210,6 +212,7 @@ def build_generator(config: GeneratorConfig) -> Generator:
     from understudy.models.dcgan_generator import DcganGenerator
     from understudy.models.diffusion import DiffusionGenerator
     from understudy.models.dpgan import DpganGenerator
+    from understudy.models.perceptron import PerceptronGenerator
     from understudy.models.resnet_generator import ResnetGenerator
     from understudy.models.selu import SeluGenerator
 
@@ -220,6 +223,7 @@ def build_generator(config: GeneratorConfig) -> Generator:
         "diffusion": DiffusionGenerator,
         "dpgan": DpganGenerator,
         "resnet": ResnetGenerator,
+        "perceptron": PerceptronGenerator,
         "selu": SeluGenerator,
     }
     return kinds[config.kind](config)

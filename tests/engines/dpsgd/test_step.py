@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 
 from understudy.engines.dpsgd.captured import CapturedSum
 from understudy.engines.dpsgd.gradients import FlatParameters
-from understudy.engines.dpsgd.step import FlatAdam, StepOptions
+from understudy.engines.dpsgd.step import Descent, FlatAdam, FlatDescent, StepOptions
 from understudy.engines.records import Records
 from understudy.errors import AbortedRun, BudgetError, InputError
 from understudy.privacy.events import NoSampling, PoissonSampling
@@ -393,6 +393,22 @@ def test_flat_adam_is_adam():
         theirs.step()
     for own, other in zip(network.parameters(), reference.parameters(), strict=True):
         assert torch.allclose(own, other, atol=1e-6)
+
+
+def test_flat_descent_goes_against_the_gradient_at_a_falling_rate_and_goes_on_where_it_stood():
+    values = torch.zeros(3)
+    descent = FlatDescent(values, 0.5, Descent(last_rate=0.1, steps=2))
+    update = torch.tensor([1.0, -2.0, 0.0], dtype=torch.float64)
+    gone = []
+    for _ in range(4):
+        before = values.clone()
+        descent.step(update)
+        gone.append(before - values)
+        again = FlatDescent(values, 0.5, Descent(last_rate=0.1, steps=2))
+        again.load_state_dict(descent.state_dict())
+        descent = again
+    rates = (0.5, 0.3, 0.1, 0.1)
+    assert all(torch.allclose(way, rate * update.float()) for way, rate in zip(gone, rates, strict=True))
 
 
 # On a graphics card

@@ -1,4 +1,4 @@
-"""One private step of DP-SGD: Poisson-sampled units, their gradients clipped one by one and summed, noise once, Adam.
+"""One private step of DP-SGD: Poisson-sampled units, their gradients clipped one by one and summed, then noise once.
 
 The update is ``(sum of clipped gradients + Normal(0, (C * noise_multiplier)^2)) / divisor``. With companions the
 sum is one CUDA graph on a graphics card, without them one for each micro-batch; on a processor the same code is run
@@ -62,6 +62,14 @@ class Companions(Protocol):
 
 
 @dataclass(frozen=True)
+class Descent:
+    """Plain gradient descent, whose rate falls to ``last_rate`` in a straight line over the first ``steps``."""
+
+    last_rate: float
+    steps: int
+
+
+@dataclass(frozen=True)
 class StepOptions:
     """What a step does; with ``private=False`` (method ``gan``) the same without clipping and noise."""
 
@@ -72,6 +80,7 @@ class StepOptions:
     rows: int = 1  # that a network is shown of each image, one after the other
     images_per_person: int = 1  # where the units are people: so many images of each, at most
     private: bool = True
+    descent: Descent | None = None  # instead of Adam
     weight_bound: float | None = None  # every weight is cut to it after a step (a critic's Lipschitz constant)
 
     def __post_init__(self) -> None:
@@ -134,7 +143,7 @@ class PrivateStep:
         self._random = run.randomness.secret_generator(run.device)
         self._total = self._flat.zeros()
         self._seen_private = torch.zeros(3, dtype=torch.float64, device=run.device)
-        self.optimizer = FlatAdam(self._flat.values, options.learning_rate, options.betas)
+        self.optimizer = _optimizer(self._flat.values, options)
         self._listeners: list[Callable[[], None]] = []
         self._waiting: list[tuple[Tensor, int, Drawn]] = []
         self._captured: CapturedSum | None = None
@@ -318,7 +327,7 @@ class PrivateStep:
     # --- the update
 
     def _update(self) -> None:
-        """Noise once, divide by a public number, one step of Adam; cutting the weights then is post-processing."""
+        """Noise once, divide by a public number, one step; cutting the weights then is post-processing."""
         update_dp = self._total
         if self._mechanism is not None:
             update_dp = self._mechanism.release(self._total, block=self._block).value_dp
@@ -353,6 +362,39 @@ def _checked_rate(run: Run, options: StepOptions, event: Event | None) -> float:
 
 
 # --- the optimiser
+
+
+def _optimizer(values: Tensor, options: StepOptions) -> FlatAdam | FlatDescent:
+    """As the options say."""
+    if options.descent is not None:
+        return FlatDescent(values, options.learning_rate, options.descent)
+    return FlatAdam(values, options.learning_rate, options.betas)
+
+
+class FlatDescent:
+    """Gradient descent on one flat tensor, in place.
+
+    Privacy: it sees sanitized updates only.
+    """
+
+    def __init__(self, values: Tensor, rate: float, descent: Descent) -> None:
+        self._values, self.rate, self._descent = values, rate, descent
+        self.steps = 0
+
+    def step(self, update_dp: Tensor) -> None:
+        """One step against the (averaged, noisy) gradient."""
+        fallen = min(1.0, self.steps / self._descent.steps)
+        self.steps += 1
+        rate = self.rate + fallen * (self._descent.last_rate - self.rate)
+        self._values.add_(update_dp.to(self._values.dtype), alpha=-rate)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of steps."""
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Continue where a checkpoint stood."""
+        self.steps = int(state["steps"])
 
 
 class FlatAdam:
