@@ -142,7 +142,8 @@ def picture(points: list[dict[str, Any]]) -> bytes:
     def draw(axes: Axes) -> None:
         for number, point in enumerate(points):
             look = {**charts.style(number), "linewidth": 1.8, "marker": charts.marker(number)}
-            steps, scores = ([mark[key] for mark in point["curve"]] for key in ("steps", "fid"))
+            scored = [mark for mark in point["curve"] if "fid" in mark]
+            steps, scores = ([mark[key] for mark in scored] for key in ("steps", "fid"))
             axes.plot(steps, scores, label=f"n_D = {point['values']['discriminator_steps']}", **look)
         axes.set(xlabel="discriminator steps", ylabel="FID")
         charts.legend(axes)

@@ -114,7 +114,7 @@ class DpCgan(DpGan):
         if settings.networks == "dpgan":
             return plan
         batch, values = plan.config_as(DpCganConfig).privacy.batch or 1, domain.values * (settings.width or 1)
-        seconds = plan.steps * (4e-3 + 2 * batch * (5e-6 + 6e-11 * values))
+        seconds = plan.steps * (4e-3 + 2 * batch * (2e-5 + 6e-11 * values))
         return replace(plan, seconds=seconds, seconds_on_gpu=plan.steps * 1.5e-3, memory_bytes=2**30)
 
     def network(self, config: DpGanConfig, domain: Domain, start: EmbeddingStart | None) -> GeneratorConfig:
