@@ -28,7 +28,7 @@ from record import device_name, write_speeds
 from understudy.data.dataset import ImageDataset
 from understudy.engines.dpsgd.step import PrivateStep, StepOptions
 from understudy.methods.base import configure
-from understudy.methods.diffusion.dp_diffusion import network_config
+from understudy.methods.diffusion.dp_diffusion import DpDiffusion
 from understudy.methods.diffusion.learner import Denoiser
 from understudy.methods.registry import get_method
 from understudy.models.sampler import SamplerConfig
@@ -103,7 +103,7 @@ def denoiser(data: ImageDataset, options: argparse.Namespace, precision: str) ->
     ledger = Ledger.create(folder / "ledger.jsonl")
     run = Run(folder, plan, data, ledger, Randomness(), torch.device(options.device))
     torch.manual_seed(0)
-    return run, Denoiser(run, network_config(plan.config, data.domain, None), plan.config.method)
+    return run, Denoiser(run, DpDiffusion().generator_config(plan.config, data.domain), plan.config.method)
 
 
 def our_step(data: ImageDataset, options: argparse.Namespace) -> Callable[[], object]:

@@ -36,6 +36,7 @@ from understudy.models.critic import CriticBatch, CriticConfig
 from understudy.models.dpgan import DpganDiscriminator, DpganDiscriminatorConfig
 from understudy.models.generator import TeacherModelConfig
 from understudy.models.patches import Patches
+from understudy.models.perceptron import PerceptronDiscriminator
 from understudy.models.teacher import fixed_features
 from understudy.models.unet import GROUPS, UNet
 
@@ -75,7 +76,10 @@ def look(precision: str, options: argparse.Namespace) -> list[Row]:
         compare(f"critics trained scattered, {precision}", partial(trained, precision, options, spread=True)),
         compare(f"warm start, {precision}", partial(warmed, precision, options)),
         compare(f"answers of critics, {precision}", partial(answers, precision, options)),
-        compare(f"norms of per-example gradients, {precision}", partial(norms, precision, options)),
+        *(
+            compare(f"norms of per-example gradients{of}, {precision}", partial(norms, precision, options, make))
+            for of, make in DISCRIMINATORS.items()
+        ),
         compare(f"norms of a denoiser's units, {precision}", partial(denoiser_norms, precision, options, False)),
         compare(
             f"norms of a denoiser's units, one more, {precision}", partial(denoiser_norms, precision, options, True)
@@ -186,11 +190,19 @@ def answers(precision: str, options: argparse.Namespace, changed: int | None) ->
 # --- per-example gradients
 
 
-def norms(precision: str, options: argparse.Namespace, changed: int | None) -> State:
+DISCRIMINATORS = {"": DpganDiscriminator, " of a perceptron": PerceptronDiscriminator}
+
+
+def norms(
+    precision: str,
+    options: argparse.Namespace,
+    make: Callable[[DpganDiscriminatorConfig], torch.nn.Module],
+    changed: int | None,
+) -> State:
     """The bounds that decide how each example is clipped; one of them may be another example."""
     torch.manual_seed(0)
     config = DpganDiscriminatorConfig(shape=SHAPE, classes=CLASSES, width=max(8, options.width))
-    network = DpganDiscriminator(config).to(options.device)
+    network = make(config).to(options.device)
     used = precision if options.device == "cuda" else "fp32"
     gradients = PerExampleGradients(network, FlatParameters(network), used)
     random, count = torch.Generator(options.device).manual_seed(10), 8 * options.batch

@@ -8,20 +8,22 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import understudy as us
-from understudy.data.domain import source_options
-from understudy.data.sources import parse_declarations
+from understudy.data.sources import DataOptions
 from understudy.runs.folder import RunFolder
 
 
-def declared_data(dataset: str, declared: list[str]) -> us.ImageDataset:
-    """The training images, with what was declared of them beyond their catalogue: people, for example."""
-    return us.load(dataset, options=source_options(**parse_declarations(declared)) if declared else None)
+def declared_data(
+    dataset: str, declared: Sequence[str] = (), *, shape: str | None = None, split: str = "train"
+) -> us.ImageDataset:
+    """Images with what was declared of them beyond their catalogue: people, for example, or another shape."""
+    return DataOptions(dataset, shape=shape, declared=declared).load(split)
 
 
 def device_name(device: torch.device) -> str:

@@ -4,10 +4,12 @@
     python benchmarks/teacher.py fashion-mnist --epsilon 1 10 --kind linear
     python benchmarks/teacher.py malaria-cells --epsilon 10 --kind network --set teacher.width=64
     python benchmarks/teacher.py cifar-10 --epsilon 1 --set teacher.features=patches --set teacher.mirrored=true
+    python benchmarks/teacher.py malaria-cells --shape 1x32x32 --epsilon 1 --set teacher.features=patches
 
 The teacher gets the whole of epsilon; steps and rate are decided as in a run (``engines/teacher/config.py``). The
-epsilon of a row is recomputed from the event on the run's ledger. Writes ``benchmarks/results/teacher-<dataset>.json``,
-with one entry for each kind, features and epsilon; an entry that is measured again replaces the older one.
+epsilon of a row is recomputed from the event on the run's ledger. Writes
+``benchmarks/results/teacher-<dataset>[-<shape>].json``, with one entry for each kind, features and epsilon; an entry
+that is measured again replaces the older one.
 """
 
 from __future__ import annotations
@@ -40,13 +42,14 @@ _AT_ONCE = 2000
 
 def main() -> None:
     options = parse()
-    path = options.results / f"teacher-{options.dataset}.json"
+    name = options.dataset if options.shape is None else f"{options.dataset}-{options.shape}"
+    path = options.results / f"teacher-{name}.json"
     rows = json.loads(path.read_text())["teachers"] if path.exists() else []
     for epsilon in options.epsilon:
         row = measure(options, us.Budget(epsilon, options.delta))
         rows = [old for old in rows if identity(old) != identity(row)] + [row]
         rows.sort(key=identity)
-        path.write_text(json.dumps({"dataset": options.dataset, "teachers": rows}, indent=1) + "\n")
+        path.write_text(json.dumps({"dataset": name, "teachers": rows}, indent=1) + "\n")
         print(row, flush=True)
 
 
@@ -57,7 +60,8 @@ def identity(row: dict[str, Any]) -> tuple[str, str, float]:
 
 def measure(options: argparse.Namespace, budget: us.Budget) -> dict[str, Any]:
     """Train one teacher on the training images, and ask it about all test images."""
-    data, test = declared_data(options.dataset, options.declared), us.load(options.dataset, split="test")
+    data = declared_data(options.dataset, options.declared, shape=options.shape)
+    test = declared_data(options.dataset, shape=options.shape, split="test")
     plan, device = planned(options, data, budget), choose_device(options.device)
     seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -126,6 +130,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 10.0])
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--declare", dest="declared", action="append", default=[], help="as of train: person=column:ID")
+    parser.add_argument("--shape", help="to which images are brought: 1x32x32 looks at photographs in grey")
     parser.add_argument("--kind", default="linear", choices=["linear", "network"])
     parser.add_argument("--set", dest="settings", action="append", default=[], help="group.key=value")
     parser.add_argument("--device", default="auto")

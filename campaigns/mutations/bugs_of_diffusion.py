@@ -187,7 +187,7 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "a guide that nobody planned rides along in a verified release",
         "release/checks.py",
-        "    _check_generator(config, method.generator_config(plan.config, config.domain), plan.events)\n",
+        "    _check_generator(config.generator, _planned_generator(method, plan), plan.events)\n",
         "",
         "tests/methods/diffusion/test_dp_diffusion.py::"
         "test_a_release_whose_networks_are_not_the_planned_ones_is_not_verified",

@@ -68,7 +68,7 @@ class PrivacyConfig(Config):
 class RuntimeConfig(Config):
     """What cannot change epsilon: where and how the same computation runs."""
 
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")] = "auto"
     precision: Precision = "tf32"
     micro_batch: Count = 2000
     checkpoint_seconds: Annotated[float, Field(gt=0)] = 30.0

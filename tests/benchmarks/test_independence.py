@@ -26,7 +26,7 @@ def script(monkeypatch):
 
 def test_one_changed_record_moves_one_critic_and_one_gradient(script):
     rows = script.look("fp32", script.parse(SMALL))
-    assert len(rows) == 9
+    assert len(rows) == 10
     for row in rows:
         assert row["repeats_itself"], row
         assert row["others_changed"] == 0, row

@@ -24,13 +24,15 @@ from understudy.inspection.samples import draw_samples
 from understudy.methods.annotation import NEW_ANNOTATOR, Annotation, AnnotatorConfig, Base
 from understudy.methods.annotation import PURPOSE as NETWORK
 from understudy.methods.config import build_config, overlay
+from understudy.models.generator import AnnotatedGeneratorConfig
 from understudy.privacy.accounting import certified_epsilon
 from understudy.privacy.budget import Budget
 from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.mechanisms import GaussianMechanism
 from understudy.privacy.plan import RECORDS_ONLY
-from understudy.release.checks import uncharged
+from understudy.release.checks import replay, uncharged
+from understudy.release.contents import make_config
 from understudy.release.release import NOT_COVERED, Release, load
 from understudy.release.verify import verify
 from understudy.runs.copies import MOVED
@@ -175,6 +177,42 @@ def test_nothing_rides_along_in_the_config_of_an_annotated_release(copied: Path)
     result = verify(copied)
     assert any("it says 'secret'" in check.detail for check in result.checks if not check.passed)
     assert result.verdict == "refused"
+
+
+@pytest.mark.parametrize("part", ["generator", "annotator"])
+def test_an_annotated_release_does_not_say_where_it_was_computed(copied: Path, part: str):
+    def tell(config: dict[str, Any]) -> None:
+        told = config["method_config"][part]
+        told.get("config", told)["runtime"] = {"device": "cuda:17"}
+
+    edit_config(copied, tell)
+    result = verify(copied)
+    assert any("says how the run was computed" in check.detail for check in result.checks if not check.passed)
+    assert result.verdict == "refused"
+
+
+@pytest.mark.parametrize("changed", [{"width": 5}, {"shifts": (1.0, 2.0, 3.0)}, {"drawn_weight": 1.0}, {"latent": 9}])
+def test_a_network_on_pixels_is_the_one_that_the_config_plans(changed: dict[str, Any]):
+    domain = tiny_data().domain
+    made = base()
+    config = {
+        "generator": _how(made),
+        "annotator": {"privacy": {"noise_multiplier": 1.0}, "method": {"kind": "network", "width": 4}},
+    }
+    both = AnnotatedGeneratorConfig(shape=domain.shape, classes=domain.classes, width=4, base=made.generator.config)
+
+    def replayed(generator: AnnotatedGeneratorConfig) -> None:
+        held = make_config(method="annotated", generator=generator, domain=domain, method_config=config)
+        replay(held, made.certificate.model_copy(update={"method": "annotated"}))
+
+    replayed(both)
+    with pytest.raises(InputError, match="described otherwise together than the config plans"):
+        replayed(both.model_copy(update=changed))
+
+
+def _how(made: Release) -> dict[str, Any]:
+    domain = made.domain.model_dump(mode="json")
+    return {"method": made.method, "domain": domain, "config": made.method_config}
 
 
 def test_steps_that_the_config_leaves_open_are_not_one(copied: Path, kind: str):

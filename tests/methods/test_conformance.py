@@ -32,6 +32,8 @@ from understudy.privacy.events import Event
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.plan import Plan
 from understudy.privacy.randomness.streams import SEEDED, NoiseStream
+from understudy.release.checks import replay
+from understudy.release.contents import read_config
 from understudy.release.release import load
 from understudy.release.verify import verify
 from understudy.runs.loop import RELEASED
@@ -241,6 +243,20 @@ def test_its_release_verifies_and_holds_the_allowed_files_only(case, kind, finis
     assert {entry.name for entry in (folder / "release").iterdir()} == ALLOWED_FILES
     verification = verify(folder)
     assert verification.passed, [check for check in verification.checks if not check.passed]
+
+
+@every_kind
+def test_verify_knows_the_generator_that_its_config_plans(case, kind, finished):
+    """Another one is refused, also where the events are those that were planned."""
+    release = load(finished(case, kind))
+    config = read_config(finished(case, kind) / "release" / "config.json")
+    alone = getattr(config.generator, "base", config.generator)
+    other = alone.model_copy(update={"latent": alone.latent + 1})
+    if alone is not config.generator:
+        other = config.generator.model_copy(update={"base": other})
+    replay(config, release.certificate)
+    with pytest.raises(InputError, match="the generator has other networks"):
+        replay(config.model_copy(update={"generator": other}), release.certificate)
 
 
 @every_case

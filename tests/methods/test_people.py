@@ -297,7 +297,7 @@ def made_release(
     """A release of a random generator, as dp-merf would state it."""
     domain = Domain(shape=(1, 8, 8), classes=classes, nominal_records=records, nominal_people=people)
     generator = build_generator(GeneratorConfig(shape=domain.shape, classes=classes, width=4, latent=3))
-    config = {"privacy": {"noise_multiplier": 10.0}, "method": {"steps": 5}}
+    config = {"privacy": {"noise_multiplier": 10.0}, "method": {"steps": 5, "width": 4, "latent": 3}}
     method = get_method("dp-merf")
     events = method.plan(build_config(method.config_type, config), domain, Budget(10.0, delta)).events
     epsilon = certified_epsilon(events, delta)

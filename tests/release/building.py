@@ -17,7 +17,7 @@ from understudy.privacy.randomness.streams import OS_ENTROPY
 from understudy.release.release import Release, build_release
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 1.0, "sensitivity": "C", "count": 1}
-CONFIG = {"privacy": {"noise_multiplier": 1.0}, "method": {"steps": 5}}  # plans GAUSSIAN
+CONFIG = {"privacy": {"noise_multiplier": 1.0}, "method": {"steps": 5, "width": 4, "latent": 3}}  # plans GAUSSIAN
 EPSILON, DELTA = 4.3772, 1e-5  # of GAUSSIAN: 4.377178
 
 

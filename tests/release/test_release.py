@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -286,10 +287,44 @@ def test_damaged_weights_are_one_sentence(folder: Path, content: bytes):
         load(folder)
 
 
-def test_text_beside_the_tensors_is_refused(folder: Path):
+def with_metadata(content: bytes) -> bytes:
+    return safetensors.torch.save(safetensors.torch.load(content), {"patient": "17"})
+
+
+def noted(header: str) -> str:
+    """A word more about the first tensor."""
+    entries = json.loads(header)
+    next(iter(entries.values()))["note"] = "patient 17"
+    return json.dumps(entries, separators=(",", ":"))
+
+
+def with_header(change: Callable[[str], str]) -> Callable[[bytes], bytes]:
+    """A file that safetensors reads as before, with another header."""
+
+    def changed(content: bytes) -> bytes:
+        (length,) = struct.unpack("<Q", content[:8])
+        header = change(content[8 : 8 + length].decode()).encode()
+        changed = struct.pack("<Q", len(header)) + header + content[8 + length :]
+        assert safetensors.torch.load(changed).keys() == safetensors.torch.load(content).keys()
+        return changed
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(with_metadata, id="metadata"),
+        pytest.param(with_header(noted), id="in an entry"),
+        pytest.param(with_header(lambda text: text + " " * 1000), id="many spaces"),
+        pytest.param(with_header(lambda text: text.replace(",", ",\t\n", 1)), id="between words"),
+        pytest.param(with_header(lambda text: text.replace("w", "\\u0077", 1)), id="spelt otherwise"),
+    ],
+)
+def test_text_beside_the_tensors_is_refused(folder: Path, change: Callable[[bytes], bytes]):
     """It would ride along unseen: the networks that the config plans have no place for it."""
     weights = folder / "generator.safetensors"
-    weights.write_bytes(safetensors.torch.save(safetensors.torch.load(weights.read_bytes()), {"patient": "17"}))
+    weights.write_bytes(change(weights.read_bytes()))
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     edit_json(folder / "certificate.json", lambda certificate: certificate.update(generator_sha256=digest))
     with pytest.raises(InputError, match="holds text beside its tensors"):

@@ -13,13 +13,15 @@ import pytest
 
 from understudy.cli.main import main
 from understudy.errors import InputError
+from understudy.models.generator import DiffusionGeneratorConfig, build_generator
 from understudy.privacy.plan import RECORDS_ONLY
 from understudy.privacy.randomness.streams import OS_ENTROPY, SEEDED
+from understudy.release.contents import sha256, weights_to_bytes
 from understudy.release.verify import Verification, verify
 
 from ..cli.calling import Caller
 from ..helpers.certificates import AS_DESIGNED
-from .building import DELTA, EPSILON, GAUSSIAN, edit_json, make_release
+from .building import DELTA, EPSILON, GAUSSIAN, edit_config, edit_json, make_release
 
 # The example of the design document for the domain of ``make_release``.
 EXAMPLE = AS_DESIGNED | {"assumed_public": ["nominal_records: 1000", "classes: 4", "shape: 1x8x8", "range: 0..255"]}
@@ -36,7 +38,9 @@ def certificate_of(folder: Path) -> Path:
 def put_example(folder: Path, **changes: Any) -> None:
     digest = hashlib.sha256((folder / "generator.safetensors").read_bytes()).hexdigest()
     certificate_of(folder).write_text(json.dumps(EXAMPLE | {"generator_sha256": digest} | changes))
-    edit_json(folder / "config.json", lambda config: config.update(method="gs-wgan"))
+    generator = {"width": 4, "latent": 3, "output": "sigmoid"}
+    settings = {"privacy": {"noise_multiplier": 0.85, "embedding_share": 0.0}, "method": {"generator": generator}}
+    edit_json(folder / "config.json", lambda config: config.update(method="gs-wgan", method_config=settings))
 
 
 def test_a_sound_release_is_confirmed_by_both_accountants(folder: Path):
@@ -130,6 +134,35 @@ def test_what_verified_needs_and_is_missing_makes_a_release_consistent_at_best(
     assert not result.as_dict()["passed"]
     assert failed(result) == set(result.as_dict()["missing"]) == missing
     assert result.epsilon is not None
+
+
+@pytest.mark.parametrize("missing", [lambda folder: None, unbound, open_noise], ids=["nothing", "tied", "noise"])
+def test_a_contradiction_refuses_a_release_whatever_else_is_missing(folder: Path, missing: Any):
+    """Pixels that are cut off are drawn from the same weights as those that are squashed; nobody planned them."""
+    edit_config(folder, lambda config: config["generator"].update(output="clamp"))
+    missing(folder)
+    result = verify(folder)
+    assert result.verdict == "refused"
+    assert any("the generator has other networks" in check.detail for check in result.checks)
+
+
+def test_a_generator_of_another_kind_than_the_config_plans_is_refused(folder: Path):
+    """Two U-Nets in the place of a small generator hold more than what was paid for."""
+    sampler = {"autoguidance": 1.0}
+    shape = {"shape": (1, 8, 8), "classes": 4, "latent": 3, "width": 4}
+    other = DiffusionGeneratorConfig.model_validate({**shape, "widths": [8, 8], "blocks": 1, "sampler": sampler})
+    weights = weights_to_bytes(build_generator(other))
+    (folder / "generator.safetensors").write_bytes(weights)
+    edit_json(certificate_of(folder), lambda found: found.update(generator_sha256=sha256(weights)))
+    edit_config(folder, lambda config: config.update(generator=other.model_dump(mode="json")))
+    assert failed(verify(folder)) == {"plan"}
+
+
+def test_where_a_run_was_computed_is_nothing_that_a_release_says(folder: Path):
+    edit_config(folder, lambda config: config["method_config"].update(runtime={"device": "cuda:17"}))
+    result = verify(folder)
+    assert result.verdict == "refused"
+    assert any("says how the run was computed" in check.detail for check in result.checks)
 
 
 def test_a_delta_up_to_one_over_the_records_is_verified_with_a_plain_remark_above_a_tenth(folder: Path):

@@ -28,7 +28,7 @@ from understudy.methods.adversarial.dpgan import DpGan, DpGanConfig
 from understudy.methods.base import Method
 from understudy.methods.embedding.dp_merf_ae import DpMerfAe, DpMerfAeConfig, autoencoder_steps
 from understudy.models.autoencoder import Autoencoder, DecoderGenerator, Encoder
-from understudy.models.generator import GeneratorConfig, build_generator
+from understudy.models.generator import build_generator
 from understudy.privacy.events import PoissonSampling
 from understudy.privacy.ledger import Ledger
 from understudy.privacy.mechanisms import GaussianSum, clip_rows
@@ -132,7 +132,7 @@ def _discriminator(run: Run, audited: AuditedRun) -> Steps:
     assert isinstance(config, DpGanConfig)
     options, kind = method.step_options(config), config.method.loss
     network = method.discriminator(config, domain)
-    generator = build_generator(method.network(config, domain, None))
+    generator = build_generator(method.generator_config(config, domain))
     step = discriminator_step(run, network, generator, options, kind, run.plan.events[0])
     fakes, random = Fakes(run, generator, _FAKES), torch.Generator()
 
@@ -160,9 +160,7 @@ def _autoencoder(run: Run, audited: AuditedRun) -> Steps:
     config, domain = run.plan.config, run.plan.domain
     assert isinstance(config, DpMerfAeConfig)
     settings, width = config.method.autoencoder, config.method.autoencoder.width or 16
-    drawing = GeneratorConfig(
-        kind="decoder", shape=domain.shape, classes=domain.classes, latent=settings.code, width=width
-    )
+    drawing = audited.implementation.generator_config(config, domain)
     network = Autoencoder(Encoder(domain.shape, settings.code, width), DecoderGenerator(drawing).decoder)
     clip = config.privacy.clip
     steps = autoencoder_steps(run, network, config)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from understudy.configs import Config, Count, Natural, NonNegative, Positive, Share, without_defaults
 from understudy.data.domain import Domain
 from understudy.errors import InputError
+
+if TYPE_CHECKING:
+    from understudy.models.generator import GeneratorConfig
 
 
 class CriticsConfig(Config):
@@ -74,3 +77,20 @@ class LearnerConfig(Config):
         output = self.output or ("sigmoid" if from_embedding else "clamp")
         width = self.width or (width if self.kind == "resnet" else 32)
         return self.model_copy(update={"output": output, "width": width})
+
+    def network(self, domain: Domain) -> GeneratorConfig:
+        """The generator of a decided config."""
+        from understudy.models.generator import GeneratorConfig
+
+        assert self.width is not None, "decided by the plan"
+        assert self.output is not None, "decided by the plan"
+        return GeneratorConfig(
+            kind=self.kind,
+            shape=domain.shape,
+            classes=domain.classes,
+            latent=self.latent,
+            latent_law=self.latent_law,
+            width=self.width,
+            output=self.output,
+            spectral_norm=self.spectral_norm and self.kind == "resnet",
+        )

@@ -17,12 +17,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from understudy.data.domain import Domain
 from understudy.devices import low_precision
 from understudy.engines.config import LearnerConfig
 from understudy.engines.critics.panel import FakePool
 from understudy.engines.embedding.means import FitConfig
-from understudy.engines.embedding.start import EmbeddingStart
+from understudy.engines.embedding.start import EmbeddingStart, informed
 from understudy.errors import CheckError
 from understudy.files import make_private_folder, write_bytes
 from understudy.models.generator import GeneratorConfig, build_generator
@@ -127,7 +126,7 @@ class SlopeLearner(Learner):
 
     def __init__(self, run: Run, config: LearnerConfig, start: EmbeddingStart | None = None) -> None:
         options = LearnerOptions(config.learning_rate, (config.first_decay, config.second_decay))
-        super().__init__(run, _network(config, run.plan.domain, start), options, start)
+        super().__init__(run, informed(config.network(run.plan.domain), start), options, start)
         self.config = config
         for weight in self.live.parameters():  # the fast layout for convolutions
             weight.data = weight.data.to(memory_format=torch.channels_last) if weight.dim() == 4 else weight.data
@@ -187,22 +186,6 @@ class SlopeLearner(Learner):
                 f"a row, so the run stops before it spends more; lower method.generator.learning_rate, {advice}"
             )
         return contrast
-
-
-def _network(config: LearnerConfig, domain: Domain, start: EmbeddingStart | None) -> GeneratorConfig:
-    assert config.width is not None, "decided by the plan"
-    assert config.output is not None, "decided by the plan"
-    return GeneratorConfig(
-        kind=config.kind,
-        shape=domain.shape,
-        classes=domain.classes,
-        latent=config.latent,
-        latent_law=config.latent_law,
-        width=config.width,
-        output=config.output,
-        spectral_norm=config.spectral_norm and config.kind == "resnet",
-        label_weights=start.label_weights(domain) if start else None,
-    )
 
 
 class _Decay:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from understudy.engines.critics.bank import CriticBank
     from understudy.engines.learner import SlopeLearner
     from understudy.federated.updates import Updates
-    from understudy.models.generator import Generator
+    from understudy.models.generator import Generator, GeneratorConfig
     from understudy.privacy.mechanisms import GaussianSum
     from understudy.runs.run import Run
 
@@ -106,6 +106,11 @@ class FedAvgGan(FederatedMethod):
         """The contract that a plan means for the clients."""
         assert isinstance(plan.config, FedAvgConfig)
         return _contract(plan.config, plan.domain)
+
+    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig:
+        """The generator that learns from the discriminator."""
+        assert isinstance(config, FedAvgConfig)
+        return config.method.generator.network(domain)
 
     def train(self, run: Run) -> Generator:
         """Rounds of: secret participants, their clipped changes, one noisy sum, and free steps of the generator."""

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from understudy.engines.learner import SlopeLearner
     from understudy.federated.fleet import Fleet
     from understudy.federated.routing import RoutingDesk
-    from understudy.models.generator import Generator
+    from understudy.models.generator import Generator, GeneratorConfig
     from understudy.privacy.mechanisms import GaussianAnswers
     from understudy.runs.run import Run
 
@@ -135,6 +135,11 @@ class GsWganFederated(FederatedMethod):
         """The contract that a plan means for the clients."""
         assert isinstance(plan.config, FederatedConfig)
         return federation_contract(plan.config, plan.domain)
+
+    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig:
+        """The generator that learns from answers."""
+        assert isinstance(config, FederatedConfig)
+        return config.method.generator.network(domain)
 
     def train(self, run: Run) -> Generator:
         """Algorithm 2 in rounds: show the pool to all clients, ask a secret one about each image, learn from all."""

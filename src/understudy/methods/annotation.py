@@ -19,7 +19,7 @@ from understudy.data.sampling import sampling_rate
 from understudy.engines.teacher.config import Calibrate, PrivateTeacherConfig, TaughtPrivacy
 from understudy.errors import BudgetError, InputError
 from understudy.methods.base import Method, SampledPrivacy, finish_plan, of_people
-from understudy.methods.config import build_config, left_open
+from understudy.methods.config import build_config, left_open, refuse_runtime
 from understudy.methods.registry import ANNOTATED, get_method, method_names
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from understudy.engines.dpsgd.step import Inputs, PrivateStep
     from understudy.engines.records import Examples
     from understudy.models.annotator import AnnotatedGenerator
-    from understudy.models.generator import Generator, GeneratorConfig
+    from understudy.models.generator import AnnotatedGeneratorConfig, Generator, GeneratorConfig
 
 PURPOSE = "the annotator's gradients"
 _COUNTED = 10_000  # images drawn for the law of labels
@@ -141,6 +141,11 @@ class Annotation(Method):
             remarks.append(RECORDS_ONLY)
         return replace(plan, events=plan.events[-1:], remarks=tuple(remarks))
 
+    def generator_config(self, config: MethodConfig, domain: Domain) -> AnnotatedGeneratorConfig:
+        """The generator that is annotated, and the classifier beside it."""
+        assert isinstance(config, AnnotatorConfig)
+        return _annotated(config, self.base.generator.config, domain)
+
     def train(self, run: Run) -> Generator:
         """The classifier; where a crash lost reserved steps there are fewer of them, never more.
 
@@ -182,14 +187,9 @@ class Annotation(Method):
 
     def _generator(self, config: AnnotatorConfig, domain: Domain) -> AnnotatedGenerator:
         from understudy.models.annotator import AnnotatedGenerator
-        from understudy.models.generator import AnnotatedGeneratorConfig
 
-        drawing = self.base.generator
-        network = AnnotatedGeneratorConfig(
-            shape=domain.shape, classes=domain.classes, width=config.method.width, base=drawing.config
-        )
-        generator = AnnotatedGenerator(network)
-        generator.base.load_state_dict(drawing.state_dict())
+        generator = AnnotatedGenerator(self.generator_config(config, domain))
+        generator.base.load_state_dict(self.base.generator.state_dict())
         generator.base.requires_grad_(False)
         return generator
 
@@ -249,11 +249,10 @@ def check_base(base: Base, domain: Domain) -> None:
         raise InputError("annotate: the generator's delta pays for more than its events; such a claim is not composed")
 
 
-def planned(config: Mapping[str, Any], domain: Domain, budget: Budget) -> tuple[list[Event], GeneratorConfig | None]:
-    """What the config of an annotated release plans: the events of generator and annotator, and the generator.
+def planned(config: Mapping[str, Any], domain: Domain, budget: Budget) -> tuple[list[Event], GeneratorConfig]:
+    """What the config of an annotated release plans: the events of generator and annotator, and both together.
 
-    The latter where its method says which that is. A generator by a method that is not private, or not known here, is
-    refused: nothing says what it cost.
+    A generator by a method that is not private, or not known here, is refused: nothing says what it cost.
     """
     made, annotator = _parts(config)
     if annotator.privacy.noise_multiplier is None:
@@ -270,13 +269,7 @@ def planned(config: Mapping[str, Any], domain: Domain, budget: Budget) -> tuple[
     if noise := left_open(settings.model_dump(), plan.config.model_dump()):
         raise InputError(f"config: {noise} of the generator is not stated, so it plans any")
     events = [of_people(_event(decided, domain, annotator.privacy.noise_multiplier), domain), *plan.events]
-    return events, method.generator_config(plan.config, made.domain)
-
-
-def planned_classifier(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The teacher that the config of an annotated release plans, as a release says it; None: a network on pixels."""
-    method = _parts(config)[1].method
-    return method.teacher.released() if method.kind == "teacher" else None
+    return events, _annotated(annotator, method.generator_config(plan.config, made.domain), domain)
 
 
 def generator_domain(config: Mapping[str, Any]) -> Domain:
@@ -297,9 +290,22 @@ def _parts(config: Mapping[str, Any]) -> tuple[_Made, AnnotatorConfig]:
     if further := sorted(config.keys() - {"generator", "annotator"}):
         raise InputError(f"config: it says {further[0]!r}, which nobody asked how generator and annotator were made")
     try:
-        return exactly(_Made, config["generator"]), build_config(AnnotatorConfig, config["annotator"], exact=True)
+        made = exactly(_Made, config["generator"])
+        for part in (made.config, config["annotator"]):
+            refuse_runtime(part)
+        return made, build_config(AnnotatorConfig, config["annotator"], exact=True)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"config: it does not say how generator and annotator were made ({error})") from None
+
+
+def _annotated(config: AnnotatorConfig, base: GeneratorConfig, domain: Domain) -> AnnotatedGeneratorConfig:
+    """A generator and the classifier that a decided config puts beside it."""
+    from understudy.models.generator import AnnotatedGeneratorConfig, TeacherModelConfig
+
+    if config.method.kind == "teacher":
+        teacher = TeacherModelConfig.model_validate(config.method.teacher.released())
+        return AnnotatedGeneratorConfig.taught(base, teacher, domain.classes)
+    return AnnotatedGeneratorConfig(shape=domain.shape, classes=domain.classes, width=config.method.width, base=base)
 
 
 def _decided(config: AnnotatorConfig, domain: Domain, calibrate: Calibrate) -> AnnotatorConfig:

@@ -80,6 +80,13 @@ class Method(ABC):
         """Decide noise and steps from public facts; raises BudgetError when the budget does not allow the method."""
 
     @abstractmethod
+    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig:
+        """The generator that a decided config means, but for its law of labels: what ``train`` builds.
+
+        ``verify`` compares it with what a release holds, so that nothing rides along that nobody planned.
+        """
+
+    @abstractmethod
     def train(self, run: Run) -> Generator:
         """Train inside the run: all private reads through mechanisms on the run's ledger; returns the generator."""
 
@@ -128,13 +135,6 @@ class Method(ABC):
     def certificate_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """What a certificate says: what its run knows, and what must be known of what the run began with."""
         return dict(fields)
-
-    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig | None:
-        """The generator that a decided config releases, but for its law of labels, which ``verify`` compares; or None.
-
-        For methods whose generator holds more than one network: what nobody planned must not ride along.
-        """
-        return None
 
     def released_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """What the config of a release says of how it was made; where it was made is nobody's business."""

@@ -63,6 +63,12 @@ def overlay(values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, An
     return result
 
 
+def refuse_runtime(stated: Mapping[str, Any]) -> None:
+    """Refuse the config of a release that says where it was made: no release does, so something rides along."""
+    if "runtime" in stated:
+        raise InputError("config: it says how the run was computed ('runtime'), which no release does; fetch it again")
+
+
 def left_open(stated: Mapping[str, Any], decided: Mapping[str, Any]) -> str | None:
     """What a config does not state of its noise, so that it would be decided to fit whatever is claimed."""
     for name, value in decided.items():

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from understudy.configs import MethodConfig
 from understudy.data.domain import Domain
 from understudy.engines.teacher.config import TaughtConfig
 from understudy.errors import InputError, UnderstudyError
-from understudy.methods.config import build_config, left_open
+from understudy.methods.config import build_config, left_open, refuse_runtime
 from understudy.methods.registry import ANNOTATED, get_method, method_names
 from understudy.privacy import accounting, filters
 from understudy.privacy.audits import AuditRecord
@@ -29,7 +28,9 @@ from understudy.privacy.meaning import event_in_words, plural
 from understudy.privacy.viewers import Viewer, viewer_of
 
 if TYPE_CHECKING:
+    from understudy.methods.base import Method
     from understudy.models.generator import GeneratorConfig
+    from understudy.privacy.plan import Plan
     from understudy.release.contents import ReleaseConfig
 
 Value = TypeVar("Value")
@@ -98,22 +99,22 @@ def replay(config: ReleaseConfig, certificate: Certificate) -> Promise:
         raise InputError(f"method {name!r} is not private: nothing it made has a guarantee")
     if certificate.config_sha256 is None and name == ANNOTATED:
         raise InputError("the certificate is not tied to a config, so nothing says which generator was annotated")
-    if certificate.config_sha256 is None:
-        raise Missing("the certificate is not tied to a config, so no plan is compared")
     if name not in (*method_names(), ANNOTATED):
         raise Missing(f"method {name!r} is not known here, so its plan is not compared")
     budget = Budget(max(certificate.headline.epsilon, 1e-6), certificate.headline.delta)
     if name == ANNOTATED:
         return _annotated_promise(config, budget)
     method = get_method(name)
+    refuse_runtime(config.method_config)
     settings = build_config(method.config_type, config.method_config, exact=True)
+    plan = method.plan(settings, config.domain, budget)
+    _check_generator(config.generator, _planned_generator(method, plan), plan.events)
+    if certificate.config_sha256 is None:
+        raise Missing("the certificate is not tied to a config, so no plan is compared")
     if settings.privacy.noise_multiplier is None:
         raise Missing("the config leaves the noise open, so it plans any")
-    plan = method.plan(settings, config.domain, budget)
     if noise := left_open(settings.model_dump(), plan.config.model_dump()):
         raise Missing(f"the config leaves {noise} open, so it plans any")
-    _check_classifier(config, _planned_classifier(plan.config))
-    _check_generator(config, method.generator_config(plan.config, config.domain), plan.events)
     return Promise(
         events=plan.events,
         viewers=method.viewers(plan.config, config.domain),
@@ -124,55 +125,56 @@ def replay(config: ReleaseConfig, certificate: Certificate) -> Promise:
     )
 
 
-def _planned_classifier(config: MethodConfig) -> dict[str, Any] | None:
-    """The classifier that a plan pays for, as a release describes it; None where there is none."""
-    if isinstance(config, TaughtConfig) and config.privacy.teacher_share:
-        return config.teacher.released()
-    return None
-
-
-def _check_classifier(config: ReleaseConfig, planned: dict[str, Any] | None) -> None:
-    """That a classifier beside the generator is the one that the events paid for."""
-    if config.generator.kind != _ANNOTATED_KIND:
-        return
+def _planned_generator(method: Method, plan: Plan) -> GeneratorConfig:
+    """The generator of a plan, with the classifier beside it that the plan pays for."""
     from understudy.models.generator import AnnotatedGeneratorConfig, TeacherModelConfig
 
-    held = config.generator
-    assert isinstance(held, AnnotatedGeneratorConfig)
-    if planned is None:
-        raise InputError("there is a classifier beside the generator, which the config does not plan")
-    if held.teacher is None or held.teacher != TeacherModelConfig.model_validate(planned):
-        raise InputError("the classifier beside the generator is another than the config plans")
-    tried = {"names": held.names, "shifts": held.shifts, "drawn_weight": held.drawn_weight}
-    if held.base.classes is None:  # how often the classifier gives each class was counted on what is drawn
-        tried["label_weights"] = held.label_weights
-    if held != AnnotatedGeneratorConfig.taught(held.base, held.teacher, held.classes).model_copy(update=tried):
-        raise InputError("generator and classifier are described otherwise together than the generator is alone")
+    alone, config = method.generator_config(plan.config, plan.domain), plan.config
+    if not (isinstance(config, TaughtConfig) and config.privacy.teacher_share):
+        return alone
+    teacher = TeacherModelConfig.model_validate(config.teacher.released())
+    return AnnotatedGeneratorConfig.taught(alone, teacher)
 
 
-def _check_generator(config: ReleaseConfig, planned: GeneratorConfig | None, events: Sequence[Event]) -> None:
-    """That the generator is the one that the config plans, where its method says which that is.
+def _check_generator(held: GeneratorConfig, planned: GeneratorConfig, events: Sequence[Event]) -> None:
+    """That the generator is the one that the config plans, and the classifier beside it the one that events paid for.
 
     How common each class is may be told only by a noisy embedding that the plan pays for.
     """
-    held = getattr(config.generator, "base", config.generator)
-    if planned is not None and held.model_copy(update={"label_weights": None}) != planned:
+    alone = getattr(held, "base", held)
+    if alone.model_copy(update={"label_weights": None}) != getattr(planned, "base", planned):
         raise InputError("the generator has other networks or another sampler than the config plans")
-    if held.label_weights is not None and not any(event.purpose in EMBEDDINGS for event in events):
+    if alone.label_weights is not None and not any(event.purpose in EMBEDDINGS for event in events):
         raise InputError("the generator says how common its classes are, which no event that the config plans tells")
+    if held is not alone:
+        _check_classifier(held, planned)
+
+
+def _check_classifier(held: GeneratorConfig, planned: GeneratorConfig) -> None:
+    """That a generator and its classifier are together what the config plans, but for what came out on samples."""
+    from understudy.models.generator import AnnotatedGeneratorConfig
+
+    assert isinstance(held, AnnotatedGeneratorConfig)
+    if not isinstance(planned, AnnotatedGeneratorConfig):
+        raise InputError("there is a classifier beside the generator, which the config does not plan")
+    if held.teacher != planned.teacher:
+        raise InputError("the classifier beside the generator is another than the config plans")
+    found: dict[str, Any] = {"base": held.base, "label_weights": held.base.label_weights}
+    if held.base.classes is None:  # how often the classifier gives each class was counted on what is drawn
+        found["label_weights"] = held.label_weights
+    if held.teacher is not None:  # it was tried before it names samples
+        found |= {"names": held.names, "shifts": held.shifts, "drawn_weight": held.drawn_weight}
+    if held != planned.model_copy(update=found):
+        raise InputError("generator and classifier are described otherwise together than the config plans")
 
 
 def _annotated_promise(config: ReleaseConfig, budget: Budget) -> Promise:
-    from understudy.methods.annotation import planned, planned_classifier
+    from understudy.methods.annotation import planned
 
-    events, generator = planned(config.method_config, config.domain, budget)
-    classifier = planned_classifier(config.method_config)
     if config.generator.kind != _ANNOTATED_KIND:
         raise InputError("the release is annotated, but there is no classifier beside the generator")
-    on_pixels = classifier is None and getattr(config.generator, "teacher", None) is None
-    if not on_pixels:
-        _check_classifier(config, classifier)
-    _check_generator(config, generator, events)
+    events, generator = planned(config.method_config, config.domain, budget)
+    _check_generator(config.generator, generator, events)
     drawing = get_method(config.method_config["generator"]["method"])
     return Promise(tuple(events), (Viewer(),), (*NOT_COVERED, *drawing.not_covered))
 

@@ -24,6 +24,8 @@ from understudy.release.folders import LARGEST_BYTES
 
 _INVALID = "this is not the config of a release (schema 1)"
 _MAXIMUM_HEADER = 2**20  # bytes that name the tensors; a generator has some dozens
+_OF_A_TENSOR = {"dtype", "shape", "data_offsets"}
+_ALIGNED = 8  # bytes: a header ends in fewer spaces than that
 _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
 
 
@@ -128,12 +130,20 @@ def _header(content: bytes) -> dict[str, str]:
         (length,) = struct.unpack("<Q", content[:8])
         if length > _MAXIMUM_HEADER:
             raise InputError(f"weights: a header of {length} bytes; at most {_MAXIMUM_HEADER} are read, fetch it again")
-        header = decode_json(content[8 : 8 + length].decode("utf-8"))
-        if "__metadata__" in header:
-            raise InputError("weights: the file holds text beside its tensors, which no release does; fetch it again")
+        text = content[8 : 8 + length].decode("utf-8")
+        header = decode_json(text)
+        _check_nothing_else(text, header)
         return {name: _describe(entry["dtype"], entry["shape"]) for name, entry in header.items()}
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError("weights: the file is not in the safetensors format; it is damaged") from None
+
+
+def _check_nothing_else(text: str, header: dict[str, Any]) -> None:
+    """That a header says of each tensor what it must, in the shortest way: readers pass over all else unseen."""
+    told = "__metadata__" not in header and all(set(entry) == _OF_A_TENSOR for entry in header.values())
+    shortest = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
+    if not told or text.rstrip(" ") != shortest or len(text) - len(shortest) >= _ALIGNED:
+        raise InputError("weights: the file holds text beside its tensors, which no release does; fetch it again")
 
 
 def _describe(kind: Any, shape: list[int]) -> str:

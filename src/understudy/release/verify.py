@@ -50,6 +50,7 @@ DOES_NOT_PROVE = (
     "that the declared public facts are public, and that no further runs touched the data",
     "anything about side channels, floating-point attacks on the noise, or evaluation figures",
     "a data-dependent figure such as epsilon_mu, which cannot be recomputed without the data",
+    "how common each class is, which a noisy embedding may have told, and when a guide of a diffusion model was copied",
     "anything about README.md and samples.png, which illustrate the release and are not hashed",
 )
 

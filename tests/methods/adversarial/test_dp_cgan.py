@@ -25,7 +25,7 @@ def test_the_published_networks_have_one_hidden_layer_of_128():
     """The input is an image with its class, or 100 values with a class."""
     network = PerceptronDiscriminator(DpganDiscriminatorConfig(shape=(1, 28, 28), classes=10, width=128))
     assert sum(each.numel() for each in network.parameters()) == (784 + 10) * 128 + 128 + 128 + 1
-    config = METHOD.network(plan_of("published").config, MNIST, None)
+    config = METHOD.generator_config(plan_of("published").config, MNIST)
     assert (config.kind, config.latent, config.width, config.latent_law) == ("perceptron", 100, 128, "uniform")
     assert sum(each.numel() for each in build_generator(config).parameters()) == (100 + 10) * 128 + 128 + 129 * 784
 
@@ -47,6 +47,19 @@ def test_a_config_without_them_is_written_as_earlier_versions_read_it():
 def test_a_rate_to_fall_to_is_for_descent():
     with pytest.raises(InputError, match=r"last_rate: 0\.1 is for optimiser=descent"):
         plan_of(None, last_rate=0.1)
+    with pytest.raises(InputError, match="falling_steps: 7 without last_rate"):
+        plan_of(None, optimiser="descent", falling_steps=7)
+
+
+def test_a_plan_of_perceptrons_pays_for_all_else_as_any_other():
+    """A teacher, a start, and the records in memory."""
+    taught = {"privacy": {"teacher_share": 0.3, "embedding_share": 0.3}}
+    plans = [METHOD.plan(configure(METHOD, more, "published"), MNIST, Budget(10, 1e-5)) for more in ({}, taught)]
+    usual = [METHOD.plan(configure(METHOD, more, None), MNIST, Budget(10, 1e-5)) for more in ({}, taught)]
+    assert plans[1].seconds - plans[0].seconds == pytest.approx(usual[1].seconds - usual[0].seconds, rel=1e-6)
+    many = MNIST.model_copy(update={"shape": (3, 64, 64), "nominal_records": 5_000_000})
+    plan = METHOD.plan(configure(METHOD, {"privacy": {"noise_multiplier": 1.0}}, "published"), many, Budget(10, 1e-5))
+    assert plan.memory_bytes > 5_000_000 * many.values
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 13)])

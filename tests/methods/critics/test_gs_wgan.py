@@ -229,7 +229,7 @@ class TestStart:
 
     def test_the_law_of_labels_is_the_released_one(self, tmp_path):
         run, player = self.player(tmp_path / "run")
-        assert player.released.config.label_weights == player.start.means.label_weights()
+        assert player.released.config == player.start.means.inform(player.released.config)
         assert run.ledger.account(run.plan.events[1]).reserved == 1
 
     def test_asking_for_the_start_again_costs_nothing_and_gives_the_same(self, tmp_path):

@@ -9,7 +9,7 @@ import torch
 
 from understudy.data.dataset import ImageDataset
 from understudy.methods.base import configure
-from understudy.methods.diffusion.dp_diffusion import DpDiffusionConfig, network_config
+from understudy.methods.diffusion.dp_diffusion import DpDiffusion, DpDiffusionConfig
 from understudy.methods.diffusion.learner import Denoiser
 from understudy.methods.registry import get_method
 from understudy.privacy.ledger import Ledger
@@ -48,4 +48,4 @@ def make_denoiser(folder: Path, data: ImageDataset | None = None, **method: Any)
 def denoiser_of(run: Run) -> Denoiser:
     """The denoiser that a run would train, without a start."""
     config = run.plan.config_as(DpDiffusionConfig)
-    return Denoiser(run, network_config(config, run.plan.domain, None), config.method)
+    return Denoiser(run, DpDiffusion().generator_config(config, run.plan.domain), config.method)

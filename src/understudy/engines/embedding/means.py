@@ -17,12 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from understudy.configs import Precision
+from understudy.data.domain import Domain
 from understudy.devices import low_precision
 from understudy.engines.dpsgd.products import arithmetic
 from understudy.engines.dpsgd.sharing import SharedSum, Sharing
@@ -39,6 +40,7 @@ from understudy.runs.run import Run
 EMBEDDED = "mean embedding"  # as work that several processes share
 _REPORTS = 100
 _NUMBERS_AT_ONCE = 2**26  # of the sums of some people
+Network = TypeVar("Network", bound=GeneratorConfig)
 _TINT = 0.05  # a difference of mean colours, in parts of the range, that tinted frequencies see clearly
 
 
@@ -107,9 +109,12 @@ class NoisyMeans:
         sizes_dp = (total_dp[:, -1] / size_share**0.5).clamp(min=smallest)
         return cls((total_dp[:, :-1] / sizes_dp[:, None]).float(), (sizes_dp / sizes_dp.sum()).float())
 
-    def label_weights(self) -> tuple[float, ...]:
-        """The shares as the released generator's law of labels."""
-        return tuple(round(float(share), 6) for share in self.shares_dp)
+    def inform(self, network: Network) -> Network:
+        """A generator whose law of labels is that of the shares, where it has labels."""
+        if network.classes is None:
+            return network
+        weights = tuple(round(float(share), 6) for share in self.shares_dp)
+        return network.model_copy(update={"label_weights": weights})
 
 
 def release_means(run: Run, embedding: Features, event: Event, sharing: Sharing | None = None) -> NoisyMeans:
@@ -284,19 +289,18 @@ class FittedConfig(FitConfig, Protocol):
     width: int
 
 
+def fitted_network(settings: FittedConfig, domain: Domain) -> GeneratorConfig:
+    """The generator that is fitted."""
+    return GeneratorConfig(
+        kind="dcgan", shape=domain.shape, classes=domain.classes, latent=settings.latent, width=settings.width
+    )
+
+
 def fitted_generator(
     run: Run, features: Features, target: NoisyMeans, settings: FittedConfig, random: torch.Generator
 ) -> Generator:
     """A generator fitted to released means in a resumable loop. Privacy: post-processing of the means."""
-    domain = run.plan.domain
-    network = GeneratorConfig(
-        kind="dcgan",
-        shape=domain.shape,
-        classes=domain.classes,
-        latent=settings.latent,
-        width=settings.width,
-        label_weights=target.label_weights() if domain.labelled else None,
-    )
+    network = target.inform(fitted_network(settings, run.plan.domain))
     generator = build_generator(network).to(run.device)
     fit = Fit(generator, features, target, settings, run.plan.config.runtime.precision)
     for step in Resumable(run, generator, fit.parts()).steps(settings.steps):

@@ -7,9 +7,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from understudy.data.domain import Domain
 from understudy.engines.embedding.config import EmbeddingConfig
-from understudy.engines.embedding.means import Embedding, Fit, FitConfig, NoisyMeans, distance, release_means, slopes
+from understudy.engines.embedding.means import (
+    Embedding,
+    Fit,
+    FitConfig,
+    Network,
+    NoisyMeans,
+    distance,
+    release_means,
+    slopes,
+)
 from understudy.models.generator import Generator
 from understudy.privacy.events import CLASS_MEANS
 from understudy.runs.run import Run
@@ -52,9 +60,10 @@ class EmbeddingStart:
         """The pull of the embedding on each image."""
         return slopes(images, _given(labels, images), self.embedding, self.means)
 
-    def label_weights(self, domain: Domain) -> tuple[float, ...] | None:
-        """The noisy class shares as the law of labels; None where there are no labels."""
-        return self.means.label_weights() if domain.labelled else None
+
+def informed(network: Network, start: EmbeddingStart | None) -> Network:
+    """A generator whose law of labels is that of the noisy class sizes, where an embedding told them."""
+    return network if start is None else start.means.inform(network)
 
 
 def _given(labels: Tensor | None, images: Tensor) -> Tensor:

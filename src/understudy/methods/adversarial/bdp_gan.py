@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from understudy.engines.dpsgd.step import PrivateStep, StepOptions
-    from understudy.engines.embedding.start import EmbeddingStart
     from understudy.models.generator import GeneratorConfig
     from understudy.runs.loop import Stateful
     from understudy.runs.run import Run
@@ -157,9 +156,9 @@ class BdpGan(DpGan):
             )
         return replace(plan, remarks=(*plan.remarks, _REMARKS[beside.publish]), seconds=1.3 * plan.seconds)
 
-    def network(self, config: DpGanConfig, domain: Domain, start: EmbeddingStart | None) -> GeneratorConfig:
+    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig:
         """The generator of the paper: SELU, pooling and tanh."""
-        network = super().network(config, domain, start)
+        network = super().generator_config(config, domain)
         if _settings(config).networks == "dpgan":
             return network
         return network.model_copy(update={"kind": "selu", "output": "tanh"})

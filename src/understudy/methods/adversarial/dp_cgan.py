@@ -27,15 +27,15 @@ from understudy.methods.adversarial.dpgan import (
     DpGanPrivacy,
     discriminator_config,
 )
-from understudy.privacy.budget import Budget
-from understudy.privacy.plan import Plan
 
 if TYPE_CHECKING:
     from torch import nn
 
     from understudy.engines.dpsgd.step import StepOptions
-    from understudy.engines.embedding.start import EmbeddingStart
     from understudy.models.generator import GeneratorConfig
+
+
+_FALLING_STEPS = 10_000  # of the paper
 
 
 class DpCganPrivacy(DpGanPrivacy):
@@ -52,7 +52,7 @@ class DpCganMethodConfig(DpGanMethodConfig):
     networks: Literal["dpgan", "perceptron"] = "dpgan"
     optimiser: Literal["adam", "descent"] = "adam"  # of the discriminator; descent has no momentum
     last_rate: Positive | None = None  # to which the rate of descent falls; None: it stays
-    falling_steps: Count = 10_000  # in which it does
+    falling_steps: Count = _FALLING_STEPS  # in which it does
 
     @model_serializer(mode="wrap")
     def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -64,6 +64,10 @@ class DpCganMethodConfig(DpGanMethodConfig):
         if self.optimiser == "adam" and self.last_rate is not None:
             raise ValueError(
                 f"last_rate: {self.last_rate:g} is for optimiser=descent, but Adam was asked for; leave it out"
+            )
+        if self.last_rate is None and self.falling_steps != _FALLING_STEPS:
+            raise ValueError(
+                f"falling_steps: {self.falling_steps} without last_rate, so no rate falls; set both, or leave it out"
             )
         return self
 
@@ -107,19 +111,17 @@ class DpCgan(DpGan):
         "published": _PUBLISHED,
     }
 
-    def plan(self, config: MethodConfig, domain: Domain, budget: Budget) -> Plan:
-        """The events of ``dpgan``; perceptrons take a fraction of the time."""
-        plan = super().plan(config, domain, budget)
-        settings = _settings(plan.config)
+    def costs_of_step(self, config: DpGanConfig, domain: Domain) -> tuple[int, float, float]:
+        """Perceptrons take a fraction of what other networks do."""
+        settings = _settings(config)
         if settings.networks == "dpgan":
-            return plan
-        batch, values = plan.config_as(DpCganConfig).privacy.batch or 1, domain.values * (settings.width or 1)
-        seconds = plan.steps * (4e-3 + 2 * batch * (2e-5 + 6e-11 * values))
-        return replace(plan, seconds=seconds, seconds_on_gpu=plan.steps * 1.5e-3, memory_bytes=2**30)
+            return super().costs_of_step(config, domain)
+        examples, values = 2 * config.privacy.images_in_step(domain), domain.values * (settings.width or 1)
+        return 16 * examples * (domain.values + values), 4e-3 + examples * (2e-5 + 6e-11 * values), 1.5e-3
 
-    def network(self, config: DpGanConfig, domain: Domain, start: EmbeddingStart | None) -> GeneratorConfig:
+    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig:
         """A perceptron draws from uniform latent values, as in the paper."""
-        network = super().network(config, domain, start)
+        network = super().generator_config(config, domain)
         if _settings(config).networks == "dpgan":
             return network
         return network.model_copy(update={"kind": "perceptron", "latent_law": "uniform"})

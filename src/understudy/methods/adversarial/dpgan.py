@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from understudy.engines.dpsgd.step import PrivateStep, StepOptions
-    from understudy.engines.embedding.start import EmbeddingStart
     from understudy.models.dpgan import DpganDiscriminatorConfig
     from understudy.models.generator import Generator, GeneratorConfig
     from understudy.runs.loop import Stateful
@@ -142,18 +141,19 @@ class DpGan(Method):
         def events(multiplier: float) -> tuple[Event, ...]:
             return (config.privacy.event(domain, multiplier, _PURPOSE), *embedding)
 
-        return finish_plan(self, config, domain, budget, events, costs(config, domain))
+        return finish_plan(self, config, domain, budget, events, self.costs(config, domain))
 
     def train(self, run: Run) -> Generator:
         """Algorithm 1: T discriminator steps, and a generator step after every n_D of them."""
-        from understudy.engines.embedding.start import EmbeddingStart
+        from understudy.engines.embedding.start import EmbeddingStart, informed
         from understudy.methods.adversarial.discriminator import discriminator_step
         from understudy.methods.adversarial.learner import AdversarialLearner, GanWatch
         from understudy.runs.loop import Resumable
 
         config, domain = run.plan.config_as(DpGanConfig), run.plan.domain
         start = EmbeddingStart.of_run(run, config.method.embedding)
-        learner = AdversarialLearner(run, self.network(config, domain, start), config.method, _batch(config), start)
+        network = informed(self.generator_config(config, domain), start)
+        learner = AdversarialLearner(run, network, config.method, _batch(config), start)
         discriminator = self.discriminator(config, domain).to(run.device)
         event = run.plan.events[0] if run.plan.events else None
         options = self.step_options(config)
@@ -187,17 +187,17 @@ class DpGan(Method):
         event = run.plan.events[0] if run.plan.events else None
         return discriminator_step(run, discriminator, generator, self.step_options(config), config.method.loss, event)
 
-    def network(self, config: DpGanConfig, domain: Domain, start: EmbeddingStart | None) -> GeneratorConfig:
-        """The generator; its law of labels is uniform, or the noisy class sizes where an embedding told them."""
+    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig:
+        """The generator of the paper, as wide as the config decided."""
         from understudy.models.generator import GeneratorConfig
 
+        assert isinstance(config, DpGanConfig)
         return GeneratorConfig(
             kind="dpgan",
             shape=domain.shape,
             classes=domain.classes,
             latent=config.method.latent or 128,
             width=config.method.width or 64,
-            label_weights=start.label_weights(domain) if start else None,
         )
 
     def discriminator(self, config: DpGanConfig, domain: Domain) -> nn.Module:
@@ -218,6 +218,24 @@ class DpGan(Method):
             images_per_person=config.privacy.images_per_person or 1,
             private=self.private,
         )
+
+    def costs(self, config: DpGanConfig, domain: Domain) -> Costs:
+        """Steps, memory and time of a decided config."""
+        steps, start = config.privacy.steps or 1, config.method.embedding.steps if config.privacy.embedding_share else 0
+        working_bytes, seconds, seconds_on_gpu = self.costs_of_step(config, domain)
+        return Costs(
+            steps=steps,
+            memory_bytes=working_bytes + domain.nominal_records * domain.shape[0] * 4096 + 2**30,
+            seconds=steps * seconds + 0.02 * start,
+            seconds_on_gpu=steps * seconds_on_gpu + 0.005 * start,
+        )
+
+    def costs_of_step(self, config: DpGanConfig, domain: Domain) -> tuple[int, float, float]:
+        """Bytes and seconds, on two cores and on a graphics card: from speeds seen at 28x28 and width 64."""
+        examples = 2 * config.privacy.images_in_step(domain)
+        relative = domain.shape[1] * domain.shape[2] / 784 * ((config.method.width or 64) / 64) ** 2
+        at_once = min(examples, config.runtime.micro_batch)
+        return int(3e6 * relative * at_once), 0.01 + 0.015 * relative * examples, 0.001 + 6e-6 * relative * examples
 
     def accompany(self, run: Run, step_of: PrivateStep) -> dict[str, Stateful]:
         """What else goes along with the steps and must be in a checkpoint; nothing here."""
@@ -254,20 +272,6 @@ def decided(config: DpGanConfig, domain: Domain) -> DpGanConfig:
             "privacy": privacy.model_copy(update={"batch": batch, "steps": steps, "embedding_share": share}),
             "method": method.model_copy(update=settings),
         }
-    )
-
-
-def costs(config: DpGanConfig, domain: Domain) -> Costs:
-    """Steps, memory and time of a decided config, from speeds seen at 28x28 and width 64."""
-    steps, examples = config.privacy.steps or 1, 2 * config.privacy.images_in_step(domain)
-    relative = domain.shape[1] * domain.shape[2] / 784 * ((config.method.width or 64) / 64) ** 2
-    at_once = min(examples, config.runtime.micro_batch)
-    start = config.method.embedding.steps if config.privacy.embedding_share else 0
-    return Costs(
-        steps=steps,
-        memory_bytes=int(3e6 * relative * at_once) + domain.nominal_records * domain.shape[0] * 4096 + 2**30,
-        seconds=steps * (0.01 + 0.015 * relative * examples) + 0.02 * start,
-        seconds_on_gpu=steps * (0.001 + 6e-6 * relative * examples) + 0.005 * start,
     )
 
 

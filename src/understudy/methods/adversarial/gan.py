@@ -15,7 +15,7 @@ from pydantic import Field
 from understudy.configs import Count, MethodConfig
 from understudy.data.domain import Domain
 from understudy.engines.teacher.config import check_no_teacher_set
-from understudy.methods.adversarial.dpgan import DpGan, DpGanConfig, DpGanMethodConfig, DpGanPrivacy, costs, decided
+from understudy.methods.adversarial.dpgan import DpGan, DpGanConfig, DpGanMethodConfig, DpGanPrivacy, decided
 from understudy.privacy.budget import Budget
 from understudy.privacy.certificate import NOT_PRIVATE
 from understudy.privacy.plan import Plan
@@ -71,5 +71,5 @@ class Gan(DpGan):
             events=(),
             epsilon=math.inf,
             remarks=(NOT_PRIVATE,),
-            **asdict(costs(config, domain)),
+            **asdict(self.costs(config, domain)),
         )

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from understudy.engines.critics.panel import Critics
     from understudy.engines.dpsgd.sharing import Assistance
     from understudy.engines.learner import Drawn, SlopeLearner
-    from understudy.models.generator import Generator
+    from understudy.models.generator import Generator, GeneratorConfig
     from understudy.privacy.mechanisms import GaussianAnswers
     from understudy.runs.run import Run
 
@@ -151,6 +151,11 @@ class GsWgan(Method):
 
         plan = finish_plan(self, config, domain, budget, events, _costs(config, domain))
         return replace(plan, remarks=_remarks(config, plan.events[0], budget.delta))
+
+    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig:
+        """The generator that learns from answers."""
+        assert isinstance(config, GsWganConfig)
+        return config.method.generator.network(domain)
 
     def train(self, run: Run) -> Generator:
         """Algorithm 1: warm start, then T steps of public critic training and B sanitized answers each."""

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from understudy.engines.dpsgd.step import PrivateStep
     from understudy.engines.embedding.start import EmbeddingStart
     from understudy.methods.diffusion.learner import Denoiser
-    from understudy.models.generator import DiffusionGeneratorConfig, Generator, GeneratorConfig
+    from understudy.models.generator import DiffusionGeneratorConfig, Generator
     from understudy.runs.run import Run
 
 _PURPOSE = "denoising steps"
@@ -245,13 +245,13 @@ class DpDiffusion(Method):
 
     def train(self, run: Run) -> Generator:
         """Release the start, warm up on it, then T private steps; the average of the weights is the generator."""
-        from understudy.engines.embedding.start import EmbeddingStart
+        from understudy.engines.embedding.start import EmbeddingStart, informed
         from understudy.methods.diffusion.learner import Denoiser
         from understudy.runs.loop import Resumable
 
         config = run.plan.config_as(DpDiffusionConfig)
         start = EmbeddingStart.of_run(run, config.method.embedding)
-        denoiser = Denoiser(run, network_config(config, run.plan.domain, start), config.method)
+        denoiser = Denoiser(run, informed(self.generator_config(config, run.plan.domain), start), config.method)
         rate, stepping = config.method.learning_rate or 1e-3, _denoising_step(run, denoiser)
         progress = Resumable(run, denoiser.released, {"live": denoiser.live, "optimizer": stepping.optimizer})
         if not progress.resumed:
@@ -269,10 +269,19 @@ class DpDiffusion(Method):
                 denoiser.show(step)
         return denoiser.released
 
-    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig:
+    def generator_config(self, config: MethodConfig, domain: Domain) -> DiffusionGeneratorConfig:
         """Widths, sampler and with it whether there is a guide."""
+        from understudy.models.generator import DiffusionGeneratorConfig
+
         assert isinstance(config, DpDiffusionConfig)
-        return network_config(config, domain, None)
+        assert config.method.widths is not None, "decided by the plan"
+        return DiffusionGeneratorConfig(
+            shape=domain.shape,
+            classes=domain.classes,
+            widths=config.method.widths,
+            blocks=config.method.blocks,
+            sampler=config.method.sampler,
+        )
 
     def assist(self, run: Run, told: Mapping[str, Any]) -> Assistance:
         """The denoising step, with a network of the leader's shape; or the sums of central images."""
@@ -322,21 +331,6 @@ def _share_of_rate(method: DpDiffusionMethodConfig, step: int, steps: int) -> fl
     """The learning rate of a step, as a share: it rises at first, then falls in a straight line."""
     fallen = 1 - (1 - method.last_rate) * (step - 1) / steps
     return fallen * min(1.0, step / max(1, method.rising_steps))
-
-
-def network_config(config: DpDiffusionConfig, domain: Domain, start: EmbeddingStart | None) -> DiffusionGeneratorConfig:
-    """The generator; its law of labels is uniform, or the noisy class sizes where an embedding told them."""
-    from understudy.models.generator import DiffusionGeneratorConfig
-
-    assert config.method.widths is not None, "decided by the plan"
-    return DiffusionGeneratorConfig(
-        shape=domain.shape,
-        classes=domain.classes,
-        widths=config.method.widths,
-        blocks=config.method.blocks,
-        sampler=config.method.sampler,
-        label_weights=start.label_weights(domain) if start else None,
-    )
 
 
 def _decided(config: DpDiffusionConfig, domain: Domain) -> DpDiffusionConfig:

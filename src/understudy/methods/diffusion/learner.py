@@ -17,7 +17,7 @@ from understudy.engines.dead_leaves import dead_leaves
 from understudy.engines.dpsgd.products import arithmetic
 from understudy.engines.dpsgd.step import step_precision
 from understudy.engines.embedding.config import EmbeddingConfig
-from understudy.engines.embedding.start import EmbeddingStart
+from understudy.engines.embedding.start import EmbeddingStart, informed
 from understudy.engines.learner import save_picture
 from understudy.errors import CheckError
 from understudy.methods.diffusion.denoising import Denoising
@@ -56,11 +56,8 @@ class Denoiser:
         Privacy: post-processing of the embedding.
         """
         domain = self._run.plan.domain
-        small = GeneratorConfig(
-            kind="dcgan", shape=domain.shape, classes=domain.classes, latent=16, width=32,
-            label_weights=start.label_weights(domain),
-        )  # fmt: skip
-        generator = build_generator(small).to(self._run.device)
+        small = GeneratorConfig(kind="dcgan", shape=domain.shape, classes=domain.classes, latent=16, width=32)
+        generator = build_generator(informed(small, start)).to(self._run.device)
         start.fit(self._run, generator, config, self._random)
         labels = generator.draw_labels(self._config.warm_up.images, self._random)
         images = generator.eval().sample(labels, self._random)

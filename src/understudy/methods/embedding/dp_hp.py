@@ -29,7 +29,7 @@ from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
     from understudy.engines.dpsgd.sharing import Assistance
-    from understudy.models.generator import Generator
+    from understudy.models.generator import Generator, GeneratorConfig
     from understudy.runs.run import Run
 
 
@@ -92,6 +92,13 @@ class DpHp(Method):
             seconds_on_gpu=work * 2e-11 + settings.steps * 8e-3,
         )
         return finish_plan(self, config, domain, budget, lambda noise: (embedding_event(noise),), costs)
+
+    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig:
+        """The generator that is fitted."""
+        from understudy.engines.embedding.means import fitted_network
+
+        assert isinstance(config, DpHpConfig)
+        return fitted_network(config.method, domain)
 
     def train(self, run: Run) -> Generator:
         """Release the sums once, then fit the generator to the means; only the first of the two touches the data."""

@@ -23,7 +23,7 @@ from understudy.privacy.budget import Budget
 from understudy.privacy.plan import Costs, Plan
 
 if TYPE_CHECKING:
-    from understudy.models.generator import Generator
+    from understudy.models.generator import Generator, GeneratorConfig
     from understudy.runs.run import Run
 
 
@@ -76,6 +76,13 @@ class DpMerf(Method):
             seconds_on_gpu=work / 5e13 + settings.steps * 1.2e-2,
         )
         return finish_plan(self, config, domain, budget, lambda noise: (embedding_event(noise),), costs)
+
+    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig:
+        """The generator that is fitted."""
+        from understudy.engines.embedding.means import fitted_network
+
+        assert isinstance(config, DpMerfConfig)
+        return fitted_network(config.method, domain)
 
     def train(self, run: Run) -> Generator:
         """Release the embedding once, then fit the generator to it; only the first of the two touches the data."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from understudy.engines.embedding.means import NoisyMeans
     from understudy.methods.embedding.codes import CodeEmbedding
     from understudy.models.autoencoder import Autoencoder, DecoderGenerator, Encoder
-    from understudy.models.generator import Generator
+    from understudy.models.generator import Generator, GeneratorConfig
     from understudy.runs.loop import Stateful
     from understudy.runs.run import Run
 
@@ -131,6 +131,16 @@ class DpMerfAe(Method):
         plan = finish_plan(self, config, domain, budget, events, _costs(config, domain))
         return replace(plan, remarks=(_split(plan.events[:2], budget),))
 
+    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig:
+        """What draws codes, and the decoder."""
+        from understudy.models.generator import GeneratorConfig
+
+        assert isinstance(config, DpMerfAeConfig)
+        settings = config.method.autoencoder
+        return GeneratorConfig(
+            kind="decoder", shape=domain.shape, classes=domain.classes, latent=settings.code, width=settings.width or 1
+        )
+
     def train(self, run: Run) -> Generator:
         """Train the auto-encoder, release the embedding of its codes once, then learn to draw codes."""
         from understudy.engines.embedding.means import report_fit
@@ -140,7 +150,7 @@ class DpMerfAe(Method):
 
         config, random = run.plan.config_as(DpMerfAeConfig), run.randomness.generator(run.device)
         settings = config.method
-        generator = _generator(run)
+        generator = self._generator(run)
         encoder = _encoder(run)
         network = Autoencoder(encoder, generator.decoder).to(run.device)
         stepping = autoencoder_steps(run, network, config)
@@ -172,9 +182,17 @@ class DpMerfAe(Method):
 
         config, encoder = run.plan.config_as(DpMerfAeConfig), _encoder(run)
         if told["work"] != CODES:
-            return autoencoder_steps(run, Autoencoder(encoder, _generator(run).decoder).to(run.device), config)
+            return autoencoder_steps(run, Autoencoder(encoder, self._generator(run).decoder).to(run.device), config)
         embedding = CodeEmbedding.of_shape(run, encoder, config.method.autoencoder.code, config.method.embedding)
         return assist_means(run, embedding, embedding.sharing)
+
+    def _generator(self, run: Run) -> DecoderGenerator:
+        """A generator whose decoder is trained as a part of the auto-encoder, and not by the fit."""
+        from understudy.models.autoencoder import DecoderGenerator
+
+        generator = DecoderGenerator(self.generator_config(run.plan.config, run.plan.domain)).to(run.device)
+        generator.decoder.requires_grad_(False)
+        return generator
 
 
 def _train_autoencoder(run: Run, stepping: PrivateStep, step: int) -> None:
@@ -191,8 +209,7 @@ def _release_target(run: Run, embedding: CodeEmbedding, generator: Generator) ->
     from understudy.engines.embedding.means import release_means
 
     target = release_means(run, embedding, run.plan.events[1], embedding.sharing)
-    if run.plan.domain.labelled:
-        generator.config = generator.config.model_copy(update={"label_weights": target.label_weights()})
+    generator.config = target.inform(generator.config)
     return target
 
 
@@ -201,20 +218,6 @@ def _encoder(run: Run) -> Encoder:
 
     settings = run.plan.config_as(DpMerfAeConfig).method.autoencoder
     return Encoder(run.plan.domain.shape, settings.code, settings.width or 1)
-
-
-def _generator(run: Run) -> DecoderGenerator:
-    """A generator whose decoder is trained as a part of the auto-encoder, and not by the fit."""
-    from understudy.models.autoencoder import DecoderGenerator
-    from understudy.models.generator import GeneratorConfig
-
-    settings, domain = run.plan.config_as(DpMerfAeConfig).method.autoencoder, run.plan.domain
-    network = GeneratorConfig(
-        kind="decoder", shape=domain.shape, classes=domain.classes, latent=settings.code, width=settings.width or 1
-    )
-    generator = DecoderGenerator(network).to(run.device)
-    generator.decoder.requires_grad_(False)
-    return generator
 
 
 def autoencoder_steps(run: Run, network: Autoencoder, config: DpMerfAeConfig) -> PrivateStep:

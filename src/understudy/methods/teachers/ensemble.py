@@ -29,7 +29,7 @@ from understudy.privacy.plan import Costs, Plan
 if TYPE_CHECKING:
     from understudy.engines.dpsgd.sharing import Assistance
     from understudy.methods.teachers.teaching import Lesson
-    from understudy.models.generator import Generator
+    from understudy.models.generator import Generator, GeneratorConfig
     from understudy.runs.run import Run
 
 
@@ -129,6 +129,11 @@ class TeacherMethod(Method):
             seconds_on_gpu=self._seconds(config, domain, speed=1500.0),
         )
         return replace(finish_plan(self, config, domain, budget, events, costs), remarks=_remarks(config))
+
+    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig:
+        """The generator that learns from votes."""
+        assert isinstance(config, TeacherConfig)
+        return config.method.generator.network(domain)
 
     def train(self, run: Run) -> Generator:
         """Teachers train on their shards and public images, vote on generated images, and the generator follows."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from understudy.engines.learner import SlopeLearner
-    from understudy.models.generator import Generator
+    from understudy.models.generator import Generator, GeneratorConfig
     from understudy.runs.run import Run
 
 # Rounding is divided by it: below, what padding rounds in blocks that a record does not reach would no longer be small.
@@ -121,6 +121,11 @@ class DpSinkhorn(Method):
             return (config.privacy.event(domain, multiplier, _PURPOSE, "2C"), *embedding)
 
         return finish_plan(self, config, domain, budget, events, _costs(config, domain))
+
+    def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig:
+        """The generator that learns from gradients."""
+        assert isinstance(config, DpSinkhornConfig)
+        return config.method.generator.network(domain)
 
     def train(self, run: Run) -> Generator:
         """T steps: generate, match with a batch, clip and noise the gradient, let the generator follow it."""
