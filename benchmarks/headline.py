@@ -88,7 +88,7 @@ def main() -> None:
     for figures in measure(release, options):
         row |= {name: figure for name, figure in figures.items() if figure is not None}
         target(options, ".json").write_text(json.dumps(row, indent=1) + "\n")
-        print({key: value for key, value in row.items() if key != "certificate"}, flush=True)
+        print(json.dumps({key: value for key, value in row.items() if key != "certificate"}), flush=True)
 
 
 def released(options: argparse.Namespace) -> us.Release:

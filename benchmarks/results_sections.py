@@ -274,6 +274,26 @@ def namings_section(files: dict[str, Row]) -> str:
     return "\n".join(parts)
 
 
+def repeats_section(files: dict[str, Row], printed: dict[str, Row]) -> str:
+    """How far the figures of a row move when it is trained again by its own command."""
+    measured = {"fid": value, "cnn_accuracy": share, "resnet_accuracy": share, "inception_score": value}
+    lines, origins = [], []
+    for again in files.values():
+        row, runs = printed[again["row"]], again["repeats"]
+        for figure, written in measured.items():
+            found = [run[figure] for run in runs if figure in run]
+            if found:
+                spread = f"{written(sum(found) / len(found))} ({written(min(found))} to {written(max(found))})"
+                name = figure.removesuffix("_accuracy").replace("_", " ")
+                lines.append((f"`{again['row']}`", name, written(row.get(figure)), str(len(found)), spread))
+        origins += sorted({origin({**run, "command": again["command"]}) for run in runs})
+    head = ("row", "figure", "as printed above", "runs again", "their mean (least to most)")
+    told = paragraph(
+        "Each run is the command of its row once more, with randomness of its own (`benchmarks/repeat.py`)."
+    )
+    return "\n".join([told, table(head, lines), "\n".join(f"- {each}" for each in origins) + "\n"])
+
+
 def audits_section(files: dict[str, Row]) -> str:
     """What run audits of every method showed beside the claim, and whether the same attack sees missing noise."""
     parts = [

@@ -107,6 +107,8 @@ def results() -> dict[str, dict[str, Any]]:
         "cnn_accuracy": {"drawn": 0.7, "teacher": None, "evened": 0.75, "both": 0.8},
         "teacher_accuracy": 0.84,
     }
+    runs = [{"fid": fid, "cnn_accuracy": 0.8, "device": "NVIDIA H200", "commit": "b" * 40} for fid in (44.0, 47.0)]
+    again = {"row": "gs-wgan-mnist-eps10", "command": quality()["command"], "repeats": runs}
     return {
         "audit-runs": {**shown, **origin},
         "check-real-data-mnist": {"check": "real-data", "dataset": "mnist", "checks": {"fid": judged}, **origin},
@@ -132,6 +134,7 @@ def results() -> dict[str, dict[str, Any]]:
         "speed-critics": {"rows": [speed], **origin},
         "naming-mnist": {"dataset": "mnist", "namings": [naming | origin]},
         "teacher-mnist": {"dataset": "mnist", "teachers": [teacher | origin]},
+        "repeats-gs-wgan-mnist-eps10": again,
     }
 
 
