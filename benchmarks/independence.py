@@ -5,11 +5,11 @@
 
 Two runs that differ in one record are carried out with the same randomness. In the critic bank every byte of every
 other critic must be the same after warm start and training, and so must every answer that another critic gives. In a
-private step the bound of every other unit's gradient norm, which decides how it is clipped, must be the same: of a
-discriminator and of a denoiser where one is another, and of a denoiser where one is missing, so that all behind it
-stand one place further ahead in a pass of the same size; and so must the features that a teacher has of every other
-image, where one is missing. Each comparison is made beside one of two runs on equal
-records: where these differ already, kernels do not repeat themselves, and the row says so. Writes
+private step the bound of every other unit's gradient norm, which decides how it is clipped, must be the same, where one
+is another and where one is missing, so that all behind it stand one place further ahead: in a pass of the same size,
+but for a discriminator on a processor, whose pass holds as many as were drawn. So must the features that a teacher has
+of every other image, where one is missing. Each comparison is made beside one of two runs on equal records: where these
+differ already, kernels do not repeat themselves, and the row says so. Writes
 ``benchmarks/results/independence[-cpu].json``.
 """
 
@@ -43,6 +43,7 @@ from understudy.models.unet import GROUPS, UNet
 SHAPE, COLOUR, CLASSES = (1, 28, 28), (3, 32, 32), 10
 DRAWS = 4  # of a unit of a denoiser
 PRECISIONS = ("fp32", "tf32", "bf16")
+ONE_MORE, LONGER_PASS = ", one more", ", one more in a longer pass"
 Row = dict[str, Any]
 State = dict[str, Tensor]  # each tensor has one row for each critic or example
 
@@ -77,12 +78,17 @@ def look(precision: str, options: argparse.Namespace) -> list[Row]:
         compare(f"warm start, {precision}", partial(warmed, precision, options)),
         compare(f"answers of critics, {precision}", partial(answers, precision, options)),
         *(
-            compare(f"norms of per-example gradients{of}, {precision}", partial(norms, precision, options, make))
+            compare(
+                f"norms of per-example gradients{of}{told}, {precision}", partial(norms, precision, options, make, more)
+            )
             for of, make in DISCRIMINATORS.items()
+            for more, told in ((False, ""), (True, ONE_MORE if options.device == "cuda" else LONGER_PASS))
         ),
-        compare(f"norms of a denoiser's units, {precision}", partial(denoiser_norms, precision, options, False)),
-        compare(
-            f"norms of a denoiser's units, one more, {precision}", partial(denoiser_norms, precision, options, True)
+        *(
+            compare(
+                f"norms of a denoiser's units{told}, {precision}", partial(denoiser_norms, precision, options, more)
+            )
+            for more, told in ((False, ""), (True, ONE_MORE))
         ),
     ]
 
@@ -197,26 +203,36 @@ def norms(
     precision: str,
     options: argparse.Namespace,
     make: Callable[[DpganDiscriminatorConfig], torch.nn.Module],
-    changed: int | None,
+    more: bool,
+    changed: int | None = None,
 ) -> State:
-    """The bounds that decide how each example is clipped; one of them may be another example."""
+    """The bounds that decide how each example is clipped; one may be another, or with ``more`` be there at all."""
     torch.manual_seed(0)
     config = DpganDiscriminatorConfig(shape=SHAPE, classes=CLASSES, width=max(8, options.width))
     network = make(config).to(options.device)
     used = precision if options.device == "cuda" else "fp32"
     gradients = PerExampleGradients(network, FlatParameters(network), used)
     random, count = torch.Generator(options.device).manual_seed(10), 8 * options.batch
-    images = torch.rand(count, *SHAPE, generator=random, device=options.device)
-    labels = torch.randint(CLASSES, (count,), generator=random, device=options.device)
-    if changed is not None:
-        images[changed] = 1 - images[changed]
+    images = torch.rand(count + 1, *SHAPE, generator=random, device=options.device)
+    labels = torch.randint(CLASSES, (count + 1,), generator=random, device=options.device)
+    place, missing = 1 if changed is None else changed, changed is None and more
+    shown = torch.arange(count, device=options.device)  # the last one stands in for nobody
+    if missing:
+        last = torch.tensor([count] if options.device == "cuda" else [], dtype=torch.long, device=options.device)
+        shown = torch.cat([shown[:place], shown[place + 1 :], last])
+    elif changed is not None and not more:
+        images[place] = 1 - images[place]
     gradients.refresh()
-    return {
-        "norms": gradients.norms(
-            (images.to(gradients.number_type), labels),
-            lambda logits: torch.nn.functional.softplus(-logits.float().flatten()),
-        )
-    }
+    found = gradients.norms(
+        (images[shown].to(gradients.number_type), labels[shown]),
+        lambda logits: torch.nn.functional.softplus(-logits.float().flatten()),
+    )
+    return {"norms": without_gap(found, place, count) if missing else found}
+
+
+def without_gap(found: Tensor, place: int, count: int) -> Tensor:
+    """As many as there would be with the one that is missing, each where it would stand."""
+    return torch.cat([found[:place], found.new_zeros(1), found[place : count - 1]])
 
 
 def denoiser_norms(precision: str, options: argparse.Namespace, more: bool, changed: int | None = None) -> State:
@@ -229,9 +245,9 @@ def denoiser_norms(precision: str, options: argparse.Namespace, more: bool, chan
     random, count = torch.Generator(options.device).manual_seed(11), 4 * options.batch
     images = torch.randn(count + 1, DRAWS, *SHAPE, generator=random, device=options.device)
     times = torch.randn(count + 1, DRAWS, generator=random, device=options.device)
-    place = 1 if changed is None else changed
+    place, missing = 1 if changed is None else changed, changed is None and more
     shown = torch.arange(count, device=options.device)  # the last one stands in for nobody
-    if changed is None and more:
+    if missing:
         shown = torch.cat([shown[:place], shown[place + 1 :], torch.tensor([count], device=options.device)])
     elif changed is not None and not more:
         images[place] *= 0.5
@@ -239,9 +255,7 @@ def denoiser_norms(precision: str, options: argparse.Namespace, more: bool, chan
     gradients.refresh()
     inputs = (images[shown].flatten(0, 1).to(gradients.number_type), times[shown].flatten(), labels)
     found = gradients.norms(inputs, lambda answers: answers.float().square().mean(dim=(1, 2, 3)))
-    if changed is None and more:
-        found = torch.cat([found[:place], found.new_zeros(1), found[place:-1]])
-    return {"norms": found}
+    return {"norms": without_gap(found, place, count) if missing else found}
 
 
 # --- features of a teacher

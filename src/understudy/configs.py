@@ -12,9 +12,12 @@ from understudy.errors import InputError
 
 SMALL_IMAGE = 16 * 16  # pixels; up to here smaller networks and fewer steps are decided
 Count = Annotated[int, Field(ge=1)]
+Size = Annotated[int, Field(ge=1, le=4096)]  # latent values or channels of a network
+Classes = Annotated[int, Field(ge=1, le=10_000)]
 Natural = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, le=1e9)]  # far beyond any use, far within float32
 NonNegative = Annotated[float, Field(ge=0)]
+Lengths = Annotated[tuple[Positive, ...], Field(max_length=100)]  # of a kernel; a few, so that nothing hides in them
 Share = Annotated[float, Field(ge=0, lt=1)]  # 0: none
 Fraction = Annotated[float, Field(gt=0, lt=1)]  # some, but not all
 Precision = Literal["fp32", "tf32", "bf16"]

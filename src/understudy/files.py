@@ -153,6 +153,21 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no number")
 
 
+def laid_out(value: Any) -> str:
+    """A value as the text of a JSON file."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def is_laid_out(path: Path) -> bool:
+    """Whether a JSON file that can be read is written as ``laid_out`` does, so that nothing is told by its blanks."""
+    with path.open("rb") as file:
+        content = file.read(LARGEST_JSON + 1)
+    try:
+        return laid_out(decode_json(content.decode("utf-8"))).encode("utf-8") == content
+    except (ValueError, RecursionError):
+        return True  # whoever reads it says what is wrong
+
+
 def read_object(path: Path, what: str) -> dict[str, Any]:
     """A JSON file that holds an object."""
     raw = read_json(path, what)

@@ -23,7 +23,7 @@ from ..federated.helpers import tiny_config as tiny_federation
 from ..helpers.cases import CASES
 from ..helpers.data import tiny_data
 from ..helpers.runs import tiny_train
-from ..release.building import edit_config
+from ..release.building import edit_config, put_json
 
 FALSE_ALARM = 1e-6
 MERF = {"method": {"frequencies": 400, "steps": 2, "batch": 12, "latent": 2, "width": 4}, "runtime": {"device": "cpu"}}
@@ -207,6 +207,6 @@ def test_a_certificate_with_an_audit_on_private_data_is_not_valid(audited, relea
     path = release / "certificate.json"
     content = json.loads(path.read_text())
     content["audits"] = [audited[1].model_dump(exclude_none=True) | {"declared_public": False}]
-    path.write_text(json.dumps(content))
+    put_json(path, content)
     failed = {check.name: check.detail for check in verify(release).checks if not check.passed}
     assert "declared-public" in failed["certificate"]

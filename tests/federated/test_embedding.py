@@ -27,6 +27,7 @@ from understudy.privacy.ledger import Ledger
 from understudy.privacy.randomness.streams import Randomness
 from understudy.release.verify import verify
 
+from ..release.building import put_json
 from .helpers import (
     BUDGET,
     GENEROUS,
@@ -266,7 +267,7 @@ def test_a_certificate_that_hides_the_parts_or_their_number_does_not_verify(tmp_
         certificate["events"] = [
             {key: value for key, value in event.items() if value is not None} for event in certificate["events"]
         ]
-        path.write_text(json.dumps(certificate))
+        put_json(path, certificate)
         assert not verify(run).passed
     shutil.rmtree(run)
 

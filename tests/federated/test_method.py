@@ -24,6 +24,7 @@ from understudy.release.verify import verify
 from understudy.report.report import write_report
 
 from ..helpers.runs import read_lines
+from ..release.building import put_json
 from .helpers import BUDGET, federated_data, tiny_config, tiny_plan
 
 FEMNIST = Domain(shape=(1, 28, 28), classes=36, nominal_records=40_000, nominal_clients=359)
@@ -79,14 +80,14 @@ def test_an_embedding_whose_noise_the_config_leaves_open_is_not_verified(finishe
     copied = shutil.copytree(finished / "release", tmp_path / "copied")
     config = json.loads((copied / "config.json").read_text())
     config["method_config"]["privacy"]["embedding_noise_multiplier"] = None
-    (copied / "config.json").write_text(json.dumps(config))
+    put_json(copied / "config.json", config)
     certificate = json.loads((copied / "certificate.json").read_text())
     certificate["config_sha256"] = file_sha256(copied / "config.json")
     budget = Budget(certificate["guarantees"][0]["epsilon"], certificate["guarantees"][0]["delta"])
     domain = Domain.model_validate(config["domain"])
     plan = GsWganFederated().plan(FederatedConfig.model_validate(config["method_config"]), domain, budget)
     certificate["events"] = [event.model_dump(exclude_none=True) for event in plan.events]
-    (copied / "certificate.json").write_text(json.dumps(certificate))
+    put_json(copied / "certificate.json", certificate)
     (found,) = [check for check in verify(copied).checks if check.name == "plan"]
     assert "embedding_noise_multiplier open" in found.detail
     assert found.missing
@@ -149,7 +150,7 @@ def test_an_altered_claim_does_not_verify(viewer, change, complaint, finished, t
     certificate["guarantees"][viewer] = {
         key: value for key, value in certificate["guarantees"][viewer].items() if value is not None
     }
-    path.write_text(json.dumps(certificate))
+    put_json(path, certificate)
     failed = [check.name for check in verify(tmp_path / "release").checks if not check.passed]
     assert complaint in failed
 
@@ -172,7 +173,7 @@ def test_a_guarantee_that_was_left_out_or_put_first_is_missed(kept, verdict, com
     path = tmp_path / "release" / "certificate.json"
     certificate = json.loads(path.read_text())
     certificate["guarantees"] = [certificate["guarantees"][place] for place in kept]
-    path.write_text(json.dumps(certificate))
+    put_json(path, certificate)
     result = verify(tmp_path / "release")
     assert result.verdict == verdict
     assert complaint in result.reason.detail

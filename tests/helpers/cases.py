@@ -138,7 +138,12 @@ CASES = {
     "datalens with drawn signs, a threshold and an embedding": replace(
         _TEACHERS,
         privacy={**_TEACHERS.privacy, "embedding_share": 0.05, "embedding_noise_multiplier": 10.0},
-        method={**_TEACHERS.method, "stochastic": True, "threshold": 0.1},
+        method={
+            **_TEACHERS.method,
+            "stochastic": True,
+            "threshold": 0.1,
+            "generator": {"kind": "resnet", "width": 2, "latent": 2},
+        },
     ),
     "dp-diffusion": _DP_DIFFUSION,
     "dp-diffusion from central images": replace(
@@ -225,7 +230,7 @@ CASES = {
         method={  # a generator this small whose output is cut off may be black from the start
             **_GS_WGAN.method,
             "mode": "paper",
-            "generator": {"width": 2, "latent": 2, "output": "sigmoid"},
+            "generator": {"kind": "resnet", "width": 2, "latent": 2, "latent_law": "bernoulli", "output": "sigmoid"},
         },
     ),
     "gs-wgan in low frequencies with two queries for an image": replace(

@@ -266,6 +266,14 @@ def test_a_release_with_a_teacher_is_saved_and_loaded_as_it_was(finished, tmp_pa
     assert config["label_weights"] == config["base"]["label_weights"], "the law of labels stays the generator's"
 
 
+@pytest.mark.parametrize("found", [{"shifts": [0.0, 2e3, 0.0]}, {"drawn_weight": 1e4}], ids=["shifts", "weight"])
+def test_what_was_found_of_a_teacher_is_within_reason(copied, found):
+    """Numbers of any size would be room for what nobody planned."""
+    edit_json(copied / "config.json", lambda config: config["generator"].update(found))
+    with pytest.raises(InputError, match="less than or equal to 1000"):
+        load(copied)
+
+
 def test_a_release_holds_the_filters_that_its_classifier_looks_with(tmp_path):
     """So a receiver, and a later version, needs to learn none."""
     tiny_train("dp-merf with a teacher on patches", tiny_data(), tmp_path / "run")

@@ -51,4 +51,9 @@ def edit_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change a JSON file in place."""
     content = json.loads(path.read_text())
     change(content)
-    path.write_text(json.dumps(content))
+    put_json(path, content)
+
+
+def put_json(path: Path, content: dict[str, Any]) -> None:
+    """A JSON file, laid out as releases write theirs."""
+    path.write_text(json.dumps(content, indent=2) + "\n")

@@ -19,7 +19,7 @@ from understudy.release.release import Release, load
 from understudy.release.verify import verify
 
 from ..cli.calling import Caller
-from .building import edit_json, make_release
+from .building import edit_json, make_release, put_json
 
 STEPS = 100
 EVENT = Event(noise_multiplier=2.0, sensitivity="C", sampling=PoissonSampling(rate=0.02), count=STEPS)
@@ -101,11 +101,10 @@ def test_a_bayesian_figure_does_not_pass_for_a_guarantee(place):
     raw = json.loads((place / "certificate.json").read_text())
     small = raw["data_dependent"][0]["epsilon_mu"]
     assert small < EPSILON
-    swapped = json.dumps(raw | {"guarantees": [{"kind": "bayesian-dp", "epsilon": small, "delta": 1e-5}]})
-    (place / "certificate.json").write_text(swapped)
+    swapped = raw | {"guarantees": [{"kind": "bayesian-dp", "epsilon": small, "delta": 1e-5}]}
+    put_json(place / "certificate.json", swapped)
     assert not verify(place).passed
-    disguised = json.dumps(raw | {"guarantees": [{"epsilon": small, "delta": 1e-5}]})
-    (place / "certificate.json").write_text(disguised)
+    put_json(place / "certificate.json", raw | {"guarantees": [{"epsilon": small, "delta": 1e-5}]})
     result = verify(place)
     failed = {check.name for check in result.checks if not check.passed and not check.missing}
     assert failed == {"guarantee 1: pld", "guarantee 1: fourier"}

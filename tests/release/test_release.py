@@ -298,6 +298,17 @@ def noted(header: str) -> str:
     return json.dumps(entries, separators=(",", ":"))
 
 
+def shuffled(header: str) -> str:
+    """The order of tensors would be a message."""
+    return json.dumps(dict(reversed(json.loads(header).items())), separators=(",", ":"))
+
+
+def turned_around(header: str) -> str:
+    """So would that of what is said of each."""
+    entries = {name: dict(reversed(entry.items())) for name, entry in json.loads(header).items()}
+    return json.dumps(entries, separators=(",", ":"))
+
+
 def with_header(change: Callable[[str], str]) -> Callable[[bytes], bytes]:
     """A file that safetensors reads as before, with another header."""
 
@@ -319,6 +330,8 @@ def with_header(change: Callable[[str], str]) -> Callable[[bytes], bytes]:
         pytest.param(with_header(lambda text: text + " " * 1000), id="many spaces"),
         pytest.param(with_header(lambda text: text.replace(",", ",\t\n", 1)), id="between words"),
         pytest.param(with_header(lambda text: text.replace("w", "\\u0077", 1)), id="spelt otherwise"),
+        pytest.param(with_header(shuffled), id="tensors in another order"),
+        pytest.param(with_header(turned_around), id="an entry in another order"),
     ],
 )
 def test_text_beside_the_tensors_is_refused(folder: Path, change: Callable[[bytes], bytes]):

@@ -21,7 +21,7 @@ from understudy.release.verify import Verification, verify
 
 from ..cli.calling import Caller
 from ..helpers.certificates import AS_DESIGNED
-from .building import DELTA, EPSILON, GAUSSIAN, edit_config, edit_json, make_release
+from .building import DELTA, EPSILON, GAUSSIAN, edit_config, edit_json, make_release, put_json
 
 # The example of the design document for the domain of ``make_release``.
 EXAMPLE = AS_DESIGNED | {"assumed_public": ["nominal_records: 1000", "classes: 4", "shape: 1x8x8", "range: 0..255"]}
@@ -37,7 +37,7 @@ def certificate_of(folder: Path) -> Path:
 
 def put_example(folder: Path, **changes: Any) -> None:
     digest = hashlib.sha256((folder / "generator.safetensors").read_bytes()).hexdigest()
-    certificate_of(folder).write_text(json.dumps(EXAMPLE | {"generator_sha256": digest} | changes))
+    put_json(certificate_of(folder), EXAMPLE | {"generator_sha256": digest} | changes)
     generator = {"width": 4, "latent": 3, "output": "sigmoid"}
     settings = {"privacy": {"noise_multiplier": 0.85, "embedding_share": 0.0}, "method": {"generator": generator}}
     edit_json(folder / "config.json", lambda config: config.update(method="gs-wgan", method_config=settings))
@@ -62,7 +62,8 @@ def test_it_says_what_it_proves_and_what_not(folder: Path):
 
 
 def test_what_was_not_compared_is_not_said_to_be_proven(folder: Path):
-    planned, named = "the events are those that the released config plans", "the config is the one that"
+    planned = "the events, the generator and a classifier beside it are those that the released config plans"
+    named = "the config is the one that"
     assert planned in verify(folder).proves
     edit_json(certificate_of(folder), lambda certificate: certificate.pop("config_sha256"))
     result = verify(folder)
@@ -156,6 +157,45 @@ def test_a_generator_of_another_kind_than_the_config_plans_is_refused(folder: Pa
     edit_json(certificate_of(folder), lambda found: found.update(generator_sha256=sha256(weights)))
     edit_config(folder, lambda config: config.update(generator=other.model_dump(mode="json")))
     assert failed(verify(folder)) == {"plan"}
+
+
+def test_a_budget_that_no_noise_meets_contradicts_nothing_where_the_config_leaves_the_noise_open(folder: Path):
+    open_noise(folder)
+    edit_json(certificate_of(folder), _guarantee(epsilon=1e-6))
+    result = verify(folder)
+    assert {"guarantee 1: pld", "guarantee 1: fourier"} <= failed(result), "the claim itself does not hold"
+    assert result.as_dict()["missing"] == ["plan"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "certificate.json"])
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda text: text + "\t\n" * 1000,
+        lambda text: text.replace(": ", ":\t", 1),
+        lambda text: text.replace("method", "meth\\u006fd", 1),
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: json.dumps(json.loads(text)),
+    ],
+    ids=["blanks at the end", "a tab between words", "spelt otherwise", "other ends of lines", "in one line"],
+)
+def test_a_file_that_is_not_laid_out_as_releases_are_is_refused(folder: Path, name: str, written: Any):
+    """Readers pass over blanks, so they could tell of a person what nobody sees."""
+    path = folder / name
+    path.write_bytes(written(path.read_text()).encode())
+    digest = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
+    if name == "config.json":
+        edit_json(certificate_of(folder), lambda certificate: certificate.update(config_sha256=digest))
+    result = verify(folder)
+    assert (failed(result), result.verdict) == ({"files"}, "refused")
+    assert any(f"'{name}' is not laid out as a release writes it" in check.detail for check in result.checks)
+
+
+def test_a_config_has_no_room_for_lists_of_numbers_that_nothing_uses(folder: Path):
+    put_example(folder, config_sha256="")
+    scales = {"embedding": {"length_scales": [0.1] * 101}}
+    edit_config(folder, lambda config: config["method_config"]["method"].update(scales))
+    assert any("at most 100 items" in check.detail for check in verify(folder).checks)
 
 
 def test_where_a_run_was_computed_is_nothing_that_a_release_says(folder: Path):

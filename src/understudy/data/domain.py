@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from understudy.configs import SMALL_IMAGE, Count, Natural, Strict
+from understudy.configs import SMALL_IMAGE, Classes, Count, Natural, Strict
 from understudy.errors import InputError
 
 Declaration = TypeVar("Declaration", bound=BaseModel)
@@ -39,7 +39,7 @@ class Domain(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     shape: tuple[int, int, int]  # channels, height, width
-    classes: Count | None = None  # None: unlabelled
+    classes: Classes | None = None  # None: unlabelled
     class_names: tuple[str, ...] | None = None
     value_range: tuple[float, float] = (0.0, 255.0)
     nominal_records: Count

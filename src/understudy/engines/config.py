@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from understudy.configs import Config, Count, Natural, NonNegative, Positive, Share, without_defaults
+from understudy.configs import Config, Count, Natural, NonNegative, Positive, Share, Size, without_defaults
 from understudy.data.domain import Domain
 from understudy.errors import InputError
 
@@ -55,8 +55,8 @@ class LearnerConfig(Config):
     """A generator that learns from image gradients. ``None`` is decided from the image size and the start."""
 
     kind: Literal["dcgan", "resnet"] = "dcgan"
-    width: Count | None = None
-    latent: Count = 16
+    width: Size | None = None
+    latent: Size = 16
     output: Literal["sigmoid", "clamp"] | None = None
     latent_law: Literal["normal", "bernoulli"] = "normal"
     spectral_norm: bool = True
@@ -79,7 +79,7 @@ class LearnerConfig(Config):
         return self.model_copy(update={"output": output, "width": width})
 
     def network(self, domain: Domain) -> GeneratorConfig:
-        """The generator of a decided config."""
+        """The generator that a decided config releases: an average of weights in effect, so without spectral norm."""
         from understudy.models.generator import GeneratorConfig
 
         assert self.width is not None, "decided by the plan"
@@ -92,5 +92,4 @@ class LearnerConfig(Config):
             latent_law=self.latent_law,
             width=self.width,
             output=self.output,
-            spectral_norm=self.spectral_norm and self.kind == "resnet",
         )

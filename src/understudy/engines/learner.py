@@ -57,11 +57,12 @@ class Drawn:
 
 @dataclass(frozen=True)
 class LearnerOptions:
-    """Adam's settings, and whether an average is released instead of the last weights."""
+    """Adam's settings; whether an average is released, or the last weights; and what bounds those that learn."""
 
     learning_rate: float
     betas: tuple[float, float]
     averaged: bool = True
+    spectral_norm: bool = False
 
 
 class Learner:
@@ -75,10 +76,8 @@ class Learner:
     ) -> None:
         self.start, self._random = start, run.randomness.generator(run.device)
         self._precision = run.plan.config.runtime.precision
-        self.live = build_generator(network).to(run.device)
-        self.released = self.live
-        if options.averaged:
-            self.released = build_generator(network.model_copy(update={"spectral_norm": False})).to(run.device)
+        self.live = build_generator(network.model_copy(update={"spectral_norm": options.spectral_norm})).to(run.device)
+        self.released = build_generator(network).to(run.device) if options.averaged else self.live
         self.average(0.0)
         self._optimizer = torch.optim.Adam(self.live.parameters(), options.learning_rate, options.betas)
 
@@ -125,7 +124,11 @@ class SlopeLearner(Learner):
     """
 
     def __init__(self, run: Run, config: LearnerConfig, start: EmbeddingStart | None = None) -> None:
-        options = LearnerOptions(config.learning_rate, (config.first_decay, config.second_decay))
+        options = LearnerOptions(
+            config.learning_rate,
+            (config.first_decay, config.second_decay),
+            spectral_norm=config.spectral_norm and config.kind == "resnet",
+        )
         super().__init__(run, informed(config.network(run.plan.domain), start), options, start)
         self.config = config
         for weight in self.live.parameters():  # the fast layout for convolutions

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from understudy.configs import Count, MethodConfig, Positive, PrivacyConfig, Share
+from understudy.configs import Count, Lengths, MethodConfig, Positive, PrivacyConfig, Share
 from understudy.data.domain import Domain
 from understudy.engines.config import CriticsConfig, LearnerConfig
 from understudy.engines.embedding.config import embedding_events
@@ -44,7 +44,7 @@ class ClientEmbeddingConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     frequencies: Count = 500
-    length_scales: tuple[Positive, ...] = (0.08, 0.3)
+    length_scales: Lengths = (0.08, 0.3)
     smoothing: Annotated[float, Field(ge=0)] = 0.05
     size_share: Annotated[float, Field(gt=0, lt=1)] = 0.15  # the part of a client's squared norm that counts classes
     steps: Count = 2000

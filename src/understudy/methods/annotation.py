@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from understudy.configs import Config, Count, MethodConfig, exactly
+from understudy.configs import Config, MethodConfig, Size, exactly
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.teacher.config import Calibrate, PrivateTeacherConfig, TaughtPrivacy
@@ -63,7 +63,7 @@ class AnnotatorMethodConfig(Config):
     """
 
     kind: Literal["network", "teacher"] = "network"
-    width: Count = 16
+    width: Size = 16
     learning_rate: Annotated[float, Field(gt=0)] = 2e-3
     teacher: PrivateTeacherConfig = PrivateTeacherConfig()
 
@@ -257,6 +257,8 @@ def planned(config: Mapping[str, Any], domain: Domain, budget: Budget) -> tuple[
     made, annotator = _parts(config)
     if annotator.privacy.noise_multiplier is None:
         raise InputError("config: the noise of the annotator is not stated")
+    if made.domain.labelled:
+        raise InputError("config: the generator has labels of its own, so there was nothing to annotate")
     if made.method not in method_names():
         raise InputError(f"config: the generator was made by {made.method!r}, which is not known here")
     method = get_method(made.method)

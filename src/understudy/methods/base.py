@@ -81,7 +81,7 @@ class Method(ABC):
 
     @abstractmethod
     def generator_config(self, config: MethodConfig, domain: Domain) -> GeneratorConfig:
-        """The generator that a decided config means, but for its law of labels: what ``train`` builds.
+        """The generator that a decided config means, but for its law of labels: what ``train`` releases.
 
         ``verify`` compares it with what a release holds, so that nothing rides along that nobody planned.
         """

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, FiniteFloat, SerializerFunctionWrapHandler, TypeAdapter, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer, model_validator
 from torch import Tensor, nn
 
-from understudy.configs import Config, NonNegative, without_defaults
+from understudy.configs import Classes, Config, Size, without_defaults
 from understudy.errors import InputError
 from understudy.models.sampler import SamplerConfig, UNetBlocks, UNetWidths
 
@@ -29,10 +29,10 @@ class GeneratorConfig(Config):
 
     kind: Literal["dcgan", "decoder", "dpgan", "perceptron", "resnet", "selu"] = "dcgan"
     shape: ImageShape
-    classes: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    latent: Annotated[int, Field(ge=1, le=4096)] = 10
+    classes: Classes | None = None
+    latent: Size = 10
     latent_law: Literal["normal", "bernoulli", "uniform"] = "normal"  # uniform between -1 and 1
-    width: Annotated[int, Field(ge=1, le=4096)] = 64
+    width: Size = 64
     output: Literal["sigmoid", "clamp", "tanh"] = "sigmoid"
     spectral_norm: bool = False
     label_weights: tuple[Annotated[float, Field(ge=0, le=1e9)], ...] | None = None
@@ -144,7 +144,7 @@ class TeacherModelConfig(Config):
     directions: Annotated[int, Field(ge=2, le=16)] = 8
     filters: Annotated[int, Field(ge=1, le=1024)] = 256
     mirrored: bool = False
-    width: Annotated[int, Field(ge=1, le=4096)] = 32
+    width: Size = 32
 
     @model_serializer(mode="wrap")
     def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -165,8 +165,8 @@ class AnnotatedGeneratorConfig(GeneratorConfig):
     base: DiffusionGeneratorConfig | GeneratorConfig
     teacher: TeacherModelConfig | None = None
     names: bool = True
-    shifts: tuple[FiniteFloat, ...] | None = None  # one for each class
-    drawn_weight: NonNegative = 0.0
+    shifts: tuple[Annotated[float, Field(ge=-1e3, le=1e3)], ...] | None = None  # one for each class
+    drawn_weight: Annotated[float, Field(ge=0, le=1e3)] = 0.0
 
     @classmethod
     def taught(

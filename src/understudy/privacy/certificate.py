@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from decimal import ROUND_CEILING, Context, Decimal
@@ -13,7 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from understudy.configs import Count, Fraction, NonNegative, Share, Strict, validated
 from understudy.errors import InputError
-from understudy.files import read_json
+from understudy.files import laid_out, read_json
 from understudy.privacy.audits import AuditRecord
 from understudy.privacy.claims.statements import BayesianClaim
 from understudy.privacy.events import Event, Unit
@@ -154,7 +153,7 @@ class Certificate(Strict):
 
     def to_json(self) -> str:
         """The content of ``certificate.json``."""
-        return json.dumps(self.model_dump(by_alias=True, exclude_none=True), indent=2) + "\n"
+        return laid_out(self.model_dump(by_alias=True, exclude_none=True))
 
 
 def schema_for(*parts: Iterable[Guarantee | Event]) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from understudy.data.domain import Domain
 from understudy.engines.teacher.config import TaughtConfig
-from understudy.errors import InputError, UnderstudyError
+from understudy.errors import BudgetError, InputError, UnderstudyError
 from understudy.methods.config import build_config, left_open, refuse_runtime
 from understudy.methods.registry import ANNOTATED, get_method, method_names
 from understudy.privacy import accounting, filters
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 MOST_EVENTS = 20  # each takes seconds; releases have three at most
+_NOISE_LEFT_OPEN = "the config leaves the noise open, so it plans any"
 _ANNOTATED_KIND = "annotated"  # of a generator with a classifier beside it (``models/generator.py``)
 
 
@@ -107,12 +108,17 @@ def replay(config: ReleaseConfig, certificate: Certificate) -> Promise:
     method = get_method(name)
     refuse_runtime(config.method_config)
     settings = build_config(method.config_type, config.method_config, exact=True)
-    plan = method.plan(settings, config.domain, budget)
+    try:
+        plan = method.plan(settings, config.domain, budget)
+    except BudgetError:
+        if settings.privacy.noise_multiplier is None:
+            raise Missing(_NOISE_LEFT_OPEN) from None
+        raise
     _check_generator(config.generator, _planned_generator(method, plan), plan.events)
     if certificate.config_sha256 is None:
         raise Missing("the certificate is not tied to a config, so no plan is compared")
     if settings.privacy.noise_multiplier is None:
-        raise Missing("the config leaves the noise open, so it plans any")
+        raise Missing(_NOISE_LEFT_OPEN)
     if noise := left_open(settings.model_dump(), plan.config.model_dump()):
         raise Missing(f"the config leaves {noise} open, so it plans any")
     return Promise(

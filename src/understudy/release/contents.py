@@ -18,13 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from understudy.configs import validated
 from understudy.data.domain import Domain
 from understudy.errors import InputError
-from understudy.files import decode_json, read_object
+from understudy.files import decode_json, laid_out, read_object
 from understudy.models.generator import AnyGeneratorConfig, Generator, GeneratorConfig, build_generator
 from understudy.release.folders import LARGEST_BYTES
 
 _INVALID = "this is not the config of a release (schema 1)"
 _MAXIMUM_HEADER = 2**20  # bytes that name the tensors; a generator has some dozens
-_OF_A_TENSOR = {"dtype", "shape", "data_offsets"}
+_OF_A_TENSOR = ("dtype", "shape", "data_offsets")
 _ALIGNED = 8  # bytes: a header ends in fewer spaces than that
 _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
 
@@ -49,7 +49,7 @@ class ReleaseConfig(BaseModel):
         """The content of ``config.json``."""
         values = self.model_dump(mode="json", by_alias=True)
         try:
-            return json.dumps(values, indent=2, allow_nan=False) + "\n"
+            return laid_out(values)
         except ValueError as error:
             raise InputError(f"config: {error}; a release holds finite numbers only") from None
 
@@ -139,8 +139,9 @@ def _header(content: bytes) -> dict[str, str]:
 
 
 def _check_nothing_else(text: str, header: dict[str, Any]) -> None:
-    """That a header says of each tensor what it must, in the shortest way: readers pass over all else unseen."""
-    told = "__metadata__" not in header and all(set(entry) == _OF_A_TENSOR for entry in header.values())
+    """That a header says of each tensor what it must, in one order and the shortest way: readers see nothing else."""
+    told = "__metadata__" not in header and all(tuple(entry) == _OF_A_TENSOR for entry in header.values())
+    told = told and sorted(header.values(), key=lambda entry: entry["data_offsets"]) == list(header.values())
     shortest = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
     if not told or text.rstrip(" ") != shortest or len(text) - len(shortest) >= _ALIGNED:
         raise InputError("weights: the file holds text beside its tensors, which no release does; fetch it again")

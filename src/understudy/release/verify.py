@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from understudy.errors import InputError
-from understudy.files import file_sha256
+from understudy.files import file_sha256, is_laid_out
 from understudy.privacy import accounting, viewers
 from understudy.privacy.certificate import NOT_COVERED, Certificate, Guarantee, read_certificate
 from understudy.privacy.events import Event
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Verdict = Literal["verified", "consistent", "refused"]
 
 _BY_CHECK = {
-    "plan": "the events are those that the released config plans",
+    "plan": "the events, the generator and a classifier beside it are those that the released config plans",
     "config hash": "the config is the one that the certificate names",
     "viewers": "a guarantee is stated against everybody whom the method answers to",
 }
@@ -50,7 +50,8 @@ DOES_NOT_PROVE = (
     "that the declared public facts are public, and that no further runs touched the data",
     "anything about side channels, floating-point attacks on the noise, or evaluation figures",
     "a data-dependent figure such as epsilon_mu, which cannot be recomputed without the data",
-    "how common each class is, which a noisy embedding may have told, and when a guide of a diffusion model was copied",
+    "how common each class is, which a noisy embedding may have told, when a guide of a diffusion model was copied, or "
+    "how the word of a teacher is shifted and weighed, as was found on what the generator draws",
     "anything about README.md and samples.png, which illustrate the release and are not hashed",
 )
 
@@ -211,6 +212,9 @@ def _check_files(place: Path) -> str:
         elif not _is_plain(entry):
             problems.append(f"{entry.name!r} is not a plain file")
     problems += [f"{name!r} is missing" for name in folders.ALLOWED_FILES if not (place / name).exists()]
+    if not problems:
+        told = [name for name in (folders.CERTIFICATE, folders.CONFIG) if not is_laid_out(place / name)]
+        problems += [f"{name!r} is not laid out as a release writes it; fetch it again" for name in told]
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise InputError("; ".join(problems[:3]) + more)

@@ -26,6 +26,7 @@ from ...helpers.cases import BUDGET, CASES, NOT_PRIVATE
 from ...helpers.certificates import AS_DESIGNED
 from ...helpers.data import tiny_data
 from ...helpers.runs import read_lines
+from ...release.building import put_json
 
 every_method = pytest.mark.parametrize("method", sorted(NOT_PRIVATE))
 
@@ -124,7 +125,7 @@ def test_taking_the_stamp_off_leaves_no_certificate(method, tmp_path):
     claims = {"guarantees": AS_DESIGNED["guarantees"], "events": AS_DESIGNED["events"]}
     with pytest.raises(InputError, match=r"guarantees: .*a generator that is not private has none"):
         parse_certificate(honest | claims)
-    path.write_text(json.dumps(bare | claims))
+    put_json(path, bare | claims)
     failed = [check for check in verify(tmp_path / "run").checks if not check.passed]
     assert [check.name for check in failed] == ["plan"]
     assert "not private" in failed[0].detail

@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from understudy.configs import SMALL_IMAGE, Config, Count, Fraction, Positive, Share, without_defaults
+from understudy.configs import SMALL_IMAGE, Config, Count, Fraction, Lengths, Positive, Share, without_defaults
 from understudy.data.domain import Domain
 from understudy.privacy import accounting
 from understudy.privacy.budget import Budget
@@ -18,7 +18,7 @@ class EmbeddingConfig(Config):
     """A mean embedding and the fit of a generator to it. ``None`` is decided from public facts by ``decided``."""
 
     frequencies: Count | None = None
-    length_scales: tuple[Positive, ...] | None = None  # in units of the square root of the number of pixels
+    length_scales: Lengths | None = None  # in units of the square root of the number of pixels
     tinted: Share = 0.0  # the part of the frequencies that see the mean colour of a place, not all pixels
     size_share: Fraction = 0.02  # the part of a record's squared norm that counts its class
     steps: Count = 3000

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from understudy.configs import Config, Count, MethodConfig, Positive, PrivacyConfig, Share, without_defaults
+from understudy.configs import Config, Count, MethodConfig, Positive, PrivacyConfig, Share, Size, without_defaults
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.errors import InputError
@@ -59,7 +59,7 @@ class PrivateTeacherConfig(Config):
     directions: Annotated[int, Field(ge=2, le=16)] = _DIRECTIONS
     filters: Annotated[int, Field(ge=1, le=1024)] | None = None  # of patches
     mirrored: bool = False  # whether patches and their mirror images count alike: for things, not for writing
-    width: Count = 32  # of a network
+    width: Size = 32  # of a network
     learning_rate: Positive | None = None
 
     @model_serializer(mode="wrap")

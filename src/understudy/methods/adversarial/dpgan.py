@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from understudy.configs import Config, Count, MethodConfig, Natural, NonNegative, Positive, Share
+from understudy.configs import Config, Count, MethodConfig, Natural, NonNegative, Positive, Share, Size
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.embedding.config import EmbeddingConfig, with_embedding
@@ -57,8 +57,8 @@ class DpGanMethodConfig(Config):
     """The game between generator and discriminator; none of it changes epsilon. ``None`` is decided as in privacy."""
 
     loss: Adversary = "logistic"
-    width: Annotated[int, Field(ge=2, multiple_of=2)] | None = None
-    latent: Count | None = None
+    width: Annotated[int, Field(ge=2, le=4096, multiple_of=2)] | None = None
+    latent: Size | None = None
     learning_rate: Positive | None = None  # of the discriminator
     generator_learning_rate: Positive | None = None
     betas: tuple[Share, Share] = (0.5, 0.999)

@@ -10,9 +10,9 @@ post-processing.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from understudy.configs import Config, Count, Fraction, Share
 
@@ -23,7 +23,7 @@ class ScheduleConfig(Config):
     threshold: Fraction = 0.6  # d: below this average accuracy, climb
     decay: Share = 0.99  # beta
     grace: Count = 200  # generator steps on a rung at least: 2 / (1 - beta)
-    ladder: tuple[Count, ...] = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+    ladder: Annotated[tuple[Count, ...], Field(max_length=100)] = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 
     @model_validator(mode="after")
     def _climbs(self) -> ScheduleConfig:

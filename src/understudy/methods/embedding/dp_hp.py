@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from understudy.configs import Config, Count, Fraction, MethodConfig, Natural, Positive, Share
+from understudy.configs import Config, Count, Fraction, MethodConfig, Natural, Positive, Share, Size
 from understudy.data.domain import Domain
 from understudy.engines.embedding.config import embedding_event
 from understudy.engines.teacher.config import TaughtConfig
@@ -51,8 +51,8 @@ class DpHpMethodConfig(HermiteConfig):
     steps: Count = 1000
     batch: Count = 300
     learning_rate: Positive = 1e-3
-    latent: Count = 16
-    width: Count = 32
+    latent: Size = 16
+    width: Size = 32
 
 
 class DpHpConfig(TaughtConfig):

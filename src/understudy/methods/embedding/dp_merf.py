@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from understudy.configs import Count, MethodConfig
+from understudy.configs import MethodConfig, Size
 from understudy.data.domain import Domain
 from understudy.engines.embedding.config import EmbeddingConfig, embedding_event
 from understudy.engines.teacher.config import TaughtConfig
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class DpMerfMethodConfig(EmbeddingConfig):
     """The embedding, the fit and the generator; none of it changes epsilon."""
 
-    latent: Count = 16
-    width: Count = 32
+    latent: Size = 16
+    width: Size = 32
 
 
 class DpMerfConfig(TaughtConfig):

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from understudy.configs import Config, Count, Fraction, MethodConfig, Positive, Share
+from understudy.configs import Config, Count, Fraction, MethodConfig, Positive, Share, Size
 from understudy.data.domain import Domain
 from understudy.data.sampling import sampling_rate
 from understudy.engines.embedding.config import embedding_events
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 class AutoencoderConfig(Config):
     """An auto-encoder that is trained by DP-SGD. ``None`` is decided from the image size."""
 
-    code: Count = 10  # numbers that an image is encoded to; the generator has as many latent values
-    width: Count | None = None
+    code: Size = 10  # numbers that an image is encoded to; the generator has as many latent values
+    width: Size | None = None
     learning_rate: Positive = 2e-3
     betas: tuple[Share, Share] = (0.9, 0.999)
 
