@@ -4,9 +4,9 @@
 A file is recognised by what it holds: a certificate (a row of the quality tables), ``check`` (a check on real data),
 ``classifiers`` (accuracy by classifier), ``points`` (a curve), ``data_bugs`` (faults found by ``inspect``),
 ``annotation`` (students by number of labels), ``teachers`` (private classifiers), ``namings`` (who calls samples what),
-``audit_runs`` (run audits), ``repeats`` (a row that was trained again), ``rows`` (speed). Anything else is named at the
-end. A federated figure without viewer, unit and delta, and a column of figures that promise different things, end both
-with one sentence (``results_epsilon``).
+``audit_runs`` (run audits), ``repeats`` (a row that was trained again), ``real_images`` (what real images score),
+``rows`` (speed). Anything else is named at the end. A federated figure without viewer, unit and delta, and a column of
+figures that promise different things, end both with one sentence (``results_epsilon``).
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from results_sections import (
     namings_section,
     origin,
     other_section,
+    real_images_section,
     repeats_section,
     share,
     speed_section,
@@ -115,7 +116,7 @@ def kind_of(row: Row) -> str:
     """Which section a file belongs to."""
     kinds = {"certificate": "quality", "check": "check", "classifiers": "classifiers", "points": "curve"}
     kinds |= {"data_bugs": "bugs", "annotation": "annotation", "audit_runs": "audits", "teachers": "teachers"}
-    kinds |= {"namings": "namings", "repeats": "repeats"}
+    kinds |= {"namings": "namings", "repeats": "repeats", "real_images": "real"}
     found = next((kind for key, kind in kinds.items() if key in row), None)
     return found or ("speed" if is_speed(row) else "other")
 
@@ -148,6 +149,7 @@ def details(results: dict[str, Row]) -> str:
         parts += [f"## {dataset}\n", quality_section(dataset, of["quality"])]
     sections = (
         ("Rows that were trained again", of["repeats"], partial(repeats_section, printed=of["quality"])),
+        ("Real images in the place of generated ones", of["real"], real_images_section),
         ("Classifiers", of["classifiers"], classifiers_section),
         ("Curves and comparisons", of["curve"], curve_section),
         ("Checks on real data", of["check"], checks_section),
@@ -181,7 +183,7 @@ def remark(quality: dict[str, Row]) -> list[str]:
 
 KINDS = (
     *("quality", "classifiers", "curve", "check", "bugs", "annotation", "teachers", "namings", "audits", "speed"),
-    *("repeats", "other"),
+    *("repeats", "real", "other"),
 )
 
 

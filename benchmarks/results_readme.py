@@ -22,7 +22,8 @@ FAST = (  # which lines of which speed files a visitor should see
 def readme_part(results: dict[str, Row], quality: dict[str, Row], datasets: Sequence[str]) -> str:
     """The three sections, each with a way to the whole of it."""
     private = {stem: row for stem, row in quality.items() if row["epsilon"] is not None and not is_federated(row)}
-    rows = [line for dataset in datasets for line in headlines(dataset, private)]
+    measured = {row["real_images"]: row["figures"] for row in results.values() if "real_images" in row}
+    rows = [line for dataset in datasets for line in headlines(dataset, private, measured.get(dataset, ()))]
     checked = checks_passed({stem: row for stem, row in results.items() if "check" in row})
     return "\n".join([*how_good(rows, checked), *how_fast(results, rows), *how_true(results)])
 
@@ -40,24 +41,31 @@ class Headline:
     by_fid: Row
     by_accuracy: Row
     published: Sequence[PublishedRow]
+    measured: Sequence[Row]  # figures of real images, where others published none
 
     def cells(self) -> list[str]:
         """One line of the table."""
         theirs = [row for row in self.published if row.epsilon == self.level]
         distances = [row.fid for row in theirs if row.fid is not None]
         accuracies = [row.cnn_accuracy for row in theirs if row.cnn_accuracy is not None]
-        real = next((row for row in self.published if row.method == "real data"), None)
         return [
             self.dataset,
             f"{self.level:g}",
             self.start,
             f"**{value(self.by_fid['fid'])}** {_of(self.by_fid)}",
             value(min(distances, default=None), absent="-"),
-            value(real and real.fid, absent="-"),
+            value(self._real("fid"), absent="-"),
             f"**{share(best_accuracy(self.by_accuracy))}** {_of(self.by_accuracy)}",
             share(max(accuracies, default=None), "-"),
-            share(real and real.cnn_accuracy, "-"),
+            share(self._real("resnet" if self.by_accuracy.get("resnet_accuracy") else "cnn"), "-"),
         ]
+
+    def _real(self, name: str) -> float | None:
+        """What real images score, as it was measured here or published."""
+        own = {figure["name"]: figure["value"] for figure in self.measured}
+        theirs = next((row for row in self.published if row.method == "real data"), None)
+        published = {} if theirs is None else {"fid": theirs.fid, "cnn": theirs.cnn_accuracy}
+        return own.get(name, published.get(name))
 
 
 def best_accuracy(row: Row) -> float:
@@ -69,7 +77,7 @@ def _of(row: Row) -> str:
     return f"`{row['method']}`{other_delta(row)}"
 
 
-def headlines(dataset: str, private: dict[str, Row]) -> list[Headline]:
+def headlines(dataset: str, private: dict[str, Row], measured: Sequence[Row]) -> list[Headline]:
     """One for each level of epsilon at which both a FID and an accuracy were measured; epsilons are recomputed."""
     published = [row for row in published_rows(dataset) if row.unit != "client"]
     found: dict[tuple[float, str, str], dict[str, Row]] = {}
@@ -83,7 +91,7 @@ def headlines(dataset: str, private: dict[str, Row]) -> list[Headline]:
         beside = [row for row in published if unit == "record" or row.epsilon is None]
         theirs = [promise for row in beside if row.epsilon == level and (promise := published_promise(row))]
         require_alike([*(promises(stem, rows[stem])[0] for stem in shown), *theirs])
-        lines.append(Headline(dataset, level, start, rows[shown[0]], rows[shown[1]], beside))
+        lines.append(Headline(dataset, level, start, rows[shown[0]], rows[shown[1]], beside, measured))
     return lines
 
 

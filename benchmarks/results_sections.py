@@ -294,6 +294,22 @@ def repeats_section(files: dict[str, Row], printed: dict[str, Row]) -> str:
     return "\n".join([told, table(head, lines), "\n".join(f"- {each}" for each in origins) + "\n"])
 
 
+def real_images_section(files: dict[str, Row]) -> str:
+    """FID of training images and accuracies of networks that learnt from them, on the test images."""
+    found = [(row["real_images"], figure) for row in files.values() for figure in row["figures"]]
+    lines = [
+        (
+            dataset,
+            figure["name"],
+            value(figure["value"], 2) if figure["name"] == "fid" else share(figure["value"]),
+            origin(figure),
+        )
+        for dataset, figure in found
+    ]
+    told = "All training images of a data set, scored as generated ones are: nothing is private here."
+    return "\n".join([paragraph(told), table(("data", "figure", "real images", "where it comes from"), lines)])
+
+
 def audits_section(files: dict[str, Row]) -> str:
     """What run audits of every method showed beside the claim, and whether the same attack sees missing noise."""
     parts = [
