@@ -50,7 +50,7 @@ def test_what_the_script_writes_is_a_table_of_the_results_page(script, monkeypat
     }
     settings = [f"--set={group}.{key}={value}" for group, values in small.items() for key, value in values.items()]
     where = ["--device", "cpu", "--commit", "a" * 40, "--results", str(tmp_path)]
-    asked = ["--epsilon", "100", "--variants", "basis", "--name", "small", "--metrics", "cnn", "--samples", "60"]
+    asked = ["--epsilon", "100", "--variants", "basis", "--name", "small", "--metrics", "cnn", "--samples", "300"]
     monkeypatch.setattr(sys, "argv", ["benchmarks/gs_wgan_ablation.py", "digits", *asked, *where, *settings])
     script.main()
     page = importlib.import_module("results_page")

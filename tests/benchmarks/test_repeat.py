@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "repeat.py"
-QUICK = "--set method.steps=2 --set method.frequencies=20 --metrics cnn --samples 60 --device cpu"
+QUICK = "--set method.steps=2 --set method.frequencies=20 --metrics cnn --samples 300 --device cpu"
 ROW = "dp-merf-digits-eps10"
 
 
