@@ -135,9 +135,13 @@ def test_draws_that_are_not_paired_have_noise_of_their_own(tmp_path):
 
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_a_row_follows_its_own_example_alone(tmp_path, mirrored):
-    """With the same chance another image at one place changes the rows of that unit, and no others."""
+    """With the same chance another image at one place, bright where it was dark, changes the rows of that unit alone.
+
+    The others lie between the two, so each is brighter than the mean of its batch before and darker afterwards.
+    """
     denoiser = make_denoiser(tmp_path, draws=4, mirrored=mirrored)
-    pixels, labels = torch.rand(5, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1])
+    pixels, labels = 0.45 + 0.1 * torch.rand(5, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1])
+    pixels[2] -= 0.45
     changed, others = pixels.clone(), labels.clone()
     changed[2], others[2] = 1 - changed[2], 1
     (first, second) = (
