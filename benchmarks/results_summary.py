@@ -32,12 +32,16 @@ def dataset_part(dataset: str, quality: dict[str, Row]) -> str:
     private = {stem: row for stem, row in quality.items() if row["dataset"] == dataset and row["epsilon"] is not None}
     federated = {stem: row for stem, row in private.items() if is_federated(row)}
     records = {stem: row for stem, row in private.items() if stem not in federated}
-    second = "CNN accuracy" if any(has_accuracy(row) for row in private.values()) else "Inception score"
     tables = [part for unit in UNITS if (part := unit_table(dataset, unit, records))]
-    tables += [federated_tables(dataset, federated, f"FID / {second}")] if federated else []
+    tables += [federated_tables(dataset, federated)] if federated else []
     shown = min(private, key=lambda stem: fid(private[stem]), default="")
     picture = f"\n![Samples of {shown}](../benchmarks/results/{shown}.png)\n" if shown else ""
-    return f"### {dataset}: FID / {second}\n\n" + "\n".join(tables) + picture
+    return f"### {dataset}: {quality_of(records or federated)}\n\n" + "\n".join(tables) + picture
+
+
+def quality_of(rows: dict[str, Row]) -> str:
+    """The two figures that a table of these rows shows."""
+    return "FID / " + ("CNN accuracy" if any(has_accuracy(row) for row in rows.values()) else "Inception score")
 
 
 def unit_table(dataset: str, unit: str, rows: dict[str, Row]) -> str:
@@ -68,7 +72,7 @@ def records_table(dataset: str, records: dict[str, Row], unit: str) -> str:
     return table(head, lines)
 
 
-def federated_tables(dataset: str, federated: dict[str, Row], quality: str) -> str:
+def federated_tables(dataset: str, federated: dict[str, Row]) -> str:
     """Ours above what was published for the method, with a column for each viewer; a table for each delta."""
     published = {row: promise for row in published_rows(dataset) if (promise := published_promise(row))}
     theirs = {row: promise for row, promise in published.items() if promise.unit == "client"}
@@ -87,7 +91,7 @@ def federated_tables(dataset: str, federated: dict[str, Row], quality: str) -> s
         together = [(*cells, *own) for (*_, cells), own in zip(rows, epsilons, strict=True)]
         parts += [
             columns_in_words([found for _, _, found, _ in rows], ""),
-            table(("method", quality, *heads), together),
+            table(("method", quality_of(federated), *heads), together),
         ]
     return "\n".join(parts)
 

@@ -573,6 +573,13 @@ def test_people_and_records_of_one_data_set_never_share_a_table(script: ModuleTy
     assert ["for one person at delta 0.0001" in line for line in lines] == [False, True]
 
 
+def test_central_and_federated_rows_of_one_data_set_each_say_which_figures_they_show(script: ModuleType):
+    people = kept("dp-merf-mnist-writers-eps10") | {"dataset": "femnist"}
+    text = script.in_short({"people": people, "clients": federated()})
+    assert "### femnist: FID / CNN accuracy\n" in text
+    assert "| method | FID / Inception score | epsilon against" in text
+
+
 def test_in_colour_the_readme_takes_the_residual_network_as_others_do(script: ModuleType):
     text = readme(script, {"dp-diffusion-cifar-10-eps10-teacher": kept("dp-diffusion-cifar-10-eps10-teacher")})
     (line,) = [line for line in text.splitlines() if line.startswith("| cifar-10 |")]
