@@ -148,7 +148,8 @@ def test_an_interrupted_run_is_released_early(call: Caller, interrupted: Path, t
 
 
 def test_nothing_to_resume(call: Caller, archive: Path, tmp_path: Path):
-    call.refused("train", "dp-merf", "--data", archive, "--out", tmp_path / "run", "--resume")
+    said = call.refused("train", "dp-merf", "--data", archive, "--out", tmp_path / "run", "--resume")
+    assert "run: there is none in" in said
 
 
 def test_signals_leave_a_resumable_run(train_arguments: list[object], tmp_path: Path):

@@ -146,6 +146,16 @@ def test_archives_as_medmnist_writes_them(tmp_path: Path) -> None:
     assert len(load(tmp_path / "pathmnist.npz", split="test", records=9, classes=3)) == 3
 
 
+def test_labels_under_another_name_are_asked_for_with_the_names_that_there_are(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", pixels=IMAGES, diagnosis=LABELS)
+    asked = "no array says them; it holds pixels, diagnosis, so pass label=column:NAME"
+    assert asked in refused(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", x_train=IMAGES, diagnosis_train=LABELS)
+    assert "it holds x, diagnosis, so" in refused(tmp_path / "b.npz")
+    options = SourceOptions(label="column:diagnosis")
+    assert load(tmp_path / "b.npz", records=9, classes=3, options=options).labels is not None
+
+
 def test_labels_may_be_names(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=IMAGES, y=np.array(["dog", "cat", "dog", "emu"]))
     data = load(tmp_path / "a.npz", records=9, options=SourceOptions(class_names=("emu", "dog", "cat", "fox")))

@@ -32,7 +32,7 @@ from understudy.privacy.mechanisms import GaussianMechanism
 from ..federated.helpers import federated_data
 from ..federated.helpers import tiny_config as tiny_federation
 from ..federated.test_fedavg import CONFIG as FEDAVG
-from ..helpers.cases import ALL_CASES, BUDGET, LOOPS, TAUGHT, case_of
+from ..helpers.cases import ALL_CASES, BUDGET, LOOPS, TAUGHT
 from ..helpers.data import with_labels
 from ..helpers.runs import own_state_folder, recorded, tiny_train
 
@@ -176,7 +176,6 @@ def test_neighbours_with_the_same_sanitized_values_run_alike(case, tmp_path):
     """One record more, the first of its class and unlike all others."""
     without, with_record = with_labels((0, 1) * 20), with_labels([*(0, 1) * 20, 2])
     with_record.images[-1] = 255
-    case_of(case)
     replayed(
         lambda data, out: tiny_train(case, data, out, seed=SEED, runtime={"micro_batch": 8}),
         (without, with_record),

@@ -94,7 +94,7 @@ def check_source(source: str | Path, split: str, declared: Declared) -> SourceCh
         undeclared = [] if declared.options.person else [folder.name for folder in sub_folders(tree)]
         declared = declared.with_options(unlabelled=declared.options.label is None)
     try:
-        arrays = read_arrays(path, split, declared.options)
+        arrays = read_arrays(path, split, declared)
     except InputError as error:
         return SourceCheck(str(path), 0, [str(error)], {}, None)
     if arrays is not None:
@@ -135,7 +135,7 @@ def refuse_undeclared(source: DataOptions) -> None:
 def _counted(path: Path, source: DataOptions) -> str:
     """How many images there are, as far as that can be told without decoding them."""
     declared = Declared(options=source.source_options()).with_options(unlabelled=True, label=None, class_names=None)
-    arrays = read_arrays(path, "train", declared.options)
+    arrays = read_arrays(path, "train", declared)
     number = len(arrays.images) if arrays is not None else items_of(path, "train", declared).rows
     return "images" if number is None else f"{number:,} images"
 

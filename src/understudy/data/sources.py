@@ -104,7 +104,7 @@ def _read(source: str | Path, split: str, declared: Declared, stack: Stack | Non
         raise InputError("min_images: a filter of femnist only, because it looks at whole clients; leave it out")
     if declared.options.name is None:
         declared = declared.with_options(name=path.name.removesuffix(".npz"))
-    arrays = read_arrays(path, split, declared.options)
+    arrays = read_arrays(path, split, declared)
     if arrays is not None:
         if declared.options.skip_broken:
             raise InputError(f"skip_broken: {path} holds arrays, which are whole or not; leave it out")
@@ -253,8 +253,9 @@ def _split_of(shard: Path) -> str | None:
 # Arrays
 
 
-def read_arrays(path: Path, split: str, options: SourceOptions) -> _Arrays | None:
+def read_arrays(path: Path, split: str, declared: Declared) -> _Arrays | None:
     """The arrays of a source that holds such, or None."""
+    options = declared.options
     if path.is_dir():
         if not any(idx.mnist_files(path, name) for name in _SPLITS):
             return None
@@ -264,12 +265,12 @@ def read_arrays(path: Path, split: str, options: SourceOptions) -> _Arrays | Non
         _no_units(path, options)
         return _Arrays(idx.read_idx(files[0]), None if options.unlabelled else idx.read_idx(files[1]))
     if path.suffix == ".npz":
-        return _read_npz(path, split, options)
+        return _read_npz(path, split, declared)
     return _read_idx_file(path, split, options) if idx.looks_like_idx(path) else None
 
 
-def _read_npz(path: Path, split: str, options: SourceOptions) -> _Arrays:
-    names = array_names(path)
+def _read_npz(path: Path, split: str, declared: Declared) -> _Arrays:
+    options, names = declared.options, array_names(path)
     usual = IMAGE_NAMES if options.image is None else (parse_place(options.image).column,)
     spellings = (("", f"_{split}"), (f"{split}_", ""))  # x_train, or train_images
     affixes = [pair for pair in spellings if any(f"{pair[0]}{name}{pair[1]}" in names for name in usual)]
@@ -288,10 +289,10 @@ def _read_npz(path: Path, split: str, options: SourceOptions) -> _Arrays:
         if name.startswith(before) and name.endswith(after)
     ]
 
-    def found(declared: str | None, candidates: tuple[str, ...], what: str) -> NDArray[Any] | None:
-        if declared is not None and parse_place(declared).kind != "column":
-            raise InputError(f"{what}: {declared}, but {path} holds arrays; pass {what}=column:NAME")
-        name = column_name(declared, candidates, plain, str(path), what)
+    def found(place: str | None, candidates: tuple[str, ...], what: str) -> NDArray[Any] | None:
+        if place is not None and parse_place(place).kind != "column":
+            raise InputError(f"{what}: {place}, but {path} holds arrays; pass {what}=column:NAME")
+        name = column_name(place, candidates, plain, str(path), what)
         return None if name is None else read_array(path, f"{before}{name}{after}")
 
     images = found(options.image, usual, "image")
@@ -300,6 +301,11 @@ def _read_npz(path: Path, split: str, options: SourceOptions) -> _Arrays:
     if options.clients and clients is None:
         raise InputError(f"{path}: clients=True, but there is no array writer{after} or clients{after}; add it")
     labels = None if options.unlabelled else found(options.label, LABEL_NAMES, "label")
+    if declared.labelled and labels is None:
+        raise InputError(
+            f"{path}: classes were declared, but no array says them; it holds {shorten(plain)}, so pass"
+            " label=column:NAME (--declare label=column:NAME), or leave the classes out"
+        )
     return _Arrays(images, labels, clients, found(options.person, (), "person"))
 
 
