@@ -30,6 +30,7 @@ WORTH_A_WARNING = 0.01  # delta times the number of units
 VIEWERS = ("public", "server", "client")
 KIND = ("viewer", "unit", "adjacency", "coalition")  # what two promises share that may be compared
 _STARTS = {"mean embedding": "an embedding", "central images": "central images"}  # by what a purpose holds
+_RANDOM = "random weights"
 _TEACHER = "the teacher's gradients"
 _STATED = ("viewer", "unit", "adjacency", "delta")
 _KNOWN_PARTS = {"accountant", viewers.LIMITS_PART}
@@ -99,7 +100,12 @@ def unit_of(row: Row) -> str:
 def start_of(row: Row) -> str:
     """What a row was trained from, and who names its samples, as its events say."""
     found = [name for word, name in _STARTS.items() if any(word in purpose for purpose in _purposes(row))]
-    return (found or ["random weights"])[0] + ("; named by a teacher" if has_teacher(row) else "")
+    return (found or [_RANDOM])[0] + ("; named by a teacher" if has_teacher(row) else "")
+
+
+def from_random_weights(row: Row) -> bool:
+    """Whether no event of a row bought a start."""
+    return start_of(row).startswith(_RANDOM)
 
 
 def has_teacher(row: Row) -> bool:

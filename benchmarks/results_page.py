@@ -77,11 +77,11 @@ writer, those of other methods with a teacher, teachers alone and random starts 
 """
 SHORT_HEAD = """\
 Where a method has several rows at one epsilon, this is the one of the least FID (without accuracy: of the largest
-Inception score); all rows, with their commands, are below. Those whose samples are named by a [teacher](teacher.md),
-within the same epsilon, stand by themselves. Here all but `dp-cgan`, `dp-hp`, `dp-merf-ae` and `fedavg-gan` start from
-a noisy mean embedding as that of `dp-merf`, and without a teacher none of these is more than about one point more
-accurate than `dp-merf` alone; the published systems have no such start. The rows `paper-adaptive` and `random-start` do
-without it (MNIST, epsilon 10, one run each).
+Inception score); all rows, with their commands, are below. Many methods can buy a noisy mean embedding first, as that
+of `dp-merf`, and start from there, which the published systems do not; rows of theirs that begin at random weights
+stand by themselves, and so do those whose samples are named by a [teacher](teacher.md), within the same epsilon.
+Without a teacher no row that starts from an embedding is more than about one point more accurate than `dp-merf` alone.
+Rows from random weights are single runs.
 """
 PROVISIONAL = """
 The check of FID on real data (training against test images of MNIST should score 1.02, `benchmarks/fid_check.py`) has

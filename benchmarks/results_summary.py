@@ -10,6 +10,7 @@ from results_epsilon import (
     CUSTOMARY_DELTA,
     Promise,
     columns_in_words,
+    from_random_weights,
     has_teacher,
     is_federated,
     paragraph,
@@ -97,19 +98,21 @@ def federated_tables(dataset: str, federated: dict[str, Row]) -> str:
 
 
 def best_rows(private: dict[str, Row], published: Sequence[PublishedRow]) -> dict[tuple[str, float], tuple[str, Row]]:
-    """For each method, with or without a teacher, and level of epsilon the row of the least FID.
+    """For each method, with and without a teacher and a start, and level of epsilon the row of the least FID.
 
     Without accuracy that of the largest Inception score.
     """
+    helped = {row["method"] for row in private.values() if not from_random_weights(row)}
     best: dict[tuple[str, float], tuple[str, Row]] = {}
     for stem, row in sorted(private.items(), key=lambda item: rank(item[1])):
-        best.setdefault((in_words(row), summary_level(row, published)), (stem, row))
+        best.setdefault((in_words(row, row["method"] in helped), summary_level(row, published)), (stem, row))
     return best
 
 
-def in_words(row: Row) -> str:
-    """Its method, and whether a teacher names its samples."""
-    return f"`{row['method']}`" + (" with a teacher" if has_teacher(row) else "")
+def in_words(row: Row, helped: bool) -> str:
+    """Its method; that it begins at random weights where other rows do not; whether a teacher names its samples."""
+    alone = " from random weights" if helped and from_random_weights(row) else ""
+    return f"`{row['method']}`" + alone + (" with a teacher" if has_teacher(row) else "")
 
 
 def summary_level(row: Row, published: Sequence[PublishedRow]) -> float:

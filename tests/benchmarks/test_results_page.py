@@ -562,6 +562,18 @@ def test_what_starts_from_an_embedding_and_what_does_not_are_two_lines_of_the_re
     assert [line.split(" | ")[2] for line in lines] == ["an embedding", "random weights"]
 
 
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        (("dpgan-mnist-eps10-paper-adaptive", "dpgan-mnist-eps10-long"), ["`dpgan`", "`dpgan` from random weights"]),
+        (("dpgan-mnist-eps10-paper-adaptive", "dp-merf-mnist-eps10"), ["`dp-merf`", "`dpgan`"]),  # it has no other rows
+    ],
+)
+def test_in_short_a_method_has_two_rows_where_only_some_of_its_rows_bought_a_start(script: ModuleType, rows, named):
+    text = script.in_short({name: kept(name) for name in rows})
+    assert [line.split(" | ")[0].lstrip("| ") for line in text.splitlines() if line.startswith("| `d")] == named
+
+
 def test_people_and_records_of_one_data_set_never_share_a_table(script: ModuleType):
     people = kept("dp-merf-mnist-writers-eps10") | {"dataset": "mnist"}
     rows = {"dp-merf-mnist-eps10": kept("dp-merf-mnist-eps10"), "people": people}
