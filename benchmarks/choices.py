@@ -260,15 +260,16 @@ def at_once(
 ) -> Iterator[dict[str, Any]]:
     """What Python scripts print as JSON in their last line, as they finish; none is begun after ``end``.
 
-    Each has a process of its own: one that fails costs its own result alone.
+    Each has a process of its own: one that fails costs its own result alone. They share the processors, unless
+    ``environment`` says otherwise: with more threads than processors each waits for the others.
     """
+    threads = str(max(1, (os.cpu_count() or 1) // number))
+    together = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads} | os.environ | environment
 
     def result(command: Sequence[str]) -> dict[str, Any] | None:
         if time.time() > end:
             return None
-        ran = subprocess.run(
-            [sys.executable, *command], stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
-        )
+        ran = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=together)
         if ran.returncode:
             print(f"failed: {shlex.join(command)}", file=sys.stderr, flush=True)
             return None

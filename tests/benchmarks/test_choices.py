@@ -34,6 +34,13 @@ def test_one_run_that_fails_costs_its_own_result_alone(choices: ModuleType, tmp_
     assert list(results) == [{"threads": "1"}]
 
 
+def test_runs_at_once_share_the_processors(choices: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    told = script(tmp_path, "told.py", "import os; print(os.environ['OMP_NUM_THREADS'])")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(choices.os, "cpu_count", lambda: 4)
+    assert [*choices.at_once([told], 2, math.inf, {}), *choices.at_once([told], 9, math.inf, {})] == [2, 1]
+
+
 def test_no_run_is_begun_once_the_time_is_over(choices: ModuleType, tmp_path: Path):
     commands = [script(tmp_path, "good.py", "print('{}')")]
     assert list(choices.at_once(commands, 2, time.time() - 1, {})) == []
