@@ -44,6 +44,8 @@ TURNED: dict[str, dict[str, Any]] = {
     "both": {"method": {"low_frequencies": [6, 10, 14], "queries_per_point": 4}},
     "momentum": {"method": {"generator": {"first_decay": 0.9, "second_decay": 0.999}}},
     "large-batches": {"method": {"queries_per_step": 1024}},
+    "fewer-subsets": {"privacy": {"subsets": 500}},
+    "longer-warm-up": {"method": {"critics": {"warm_iterations": 400}}},
 }
 PRESETS = {"": "random-start", "embedding-": "gpu"}  # by how the name of a variant begins
 VARIANTS = [start + name for start in PRESETS for name in TURNED]
