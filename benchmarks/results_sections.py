@@ -252,25 +252,27 @@ def namings_section(files: dict[str, Row]) -> str:
     """Accuracy of a CNN by who called its training images what; the images are the same."""
     parts = [
         paragraph(
-            "The same samples of `dp-merf` with a teacher, called what they were *drawn* for, what the *teacher* calls "
+            "The same samples of a method with a teacher, called what they were *drawn* for, what the *teacher* calls "
             "them, what it calls them when all classes must come up equally often (*evened*), and what *both* make of "
-            "it, as releases do ([teacher.md](teacher.md)). Accuracy of a CNN trained on 2,000 of them in the fast "
-            "mode; for one record, against the public, at delta 1e-5. One run each."
+            "it, as releases do ([teacher.md](teacher.md)). Accuracy of a CNN trained on so many of them (on a "
+            "processor in the fast mode); for one record, against the public, at delta 1e-5. One run each."
         )
     ]
     for row in files.values():
         ways = list(row["namings"][0]["cnn_accuracy"])
         lines = [
             (
+                line.get("method", "dp-merf"),
                 f"{line['records']:,}",
                 f"{line['epsilon']:g}",
+                f"{line.get('samples', 2000):,}",
                 *(share(line["cnn_accuracy"][way], "a class is missing") for way in ways),
                 share(line["teacher_accuracy"]),
             )
             for line in row["namings"]
         ]
         parts.append(f"**{row['dataset']}**: {'; '.join(sorted({origin(line) for line in row['namings']}))}\n")
-        parts.append(table(("records", "epsilon", *ways, "the teacher on real images"), lines))
+        parts.append(table(("method", "records", "epsilon", "samples", *ways, "the teacher on real images"), lines))
     return "\n".join(parts)
 
 
