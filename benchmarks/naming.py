@@ -62,7 +62,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         )
     generator.to(device)
     drawn = torch.arange(options.samples, device=device) % classes
-    images = generator.base.sample(drawn, torch.Generator(device).manual_seed(1))
+    base = generator.base if options.sample_steps is None else generator.base.with_steps(options.sample_steps)
+    images = base.sample(drawn, torch.Generator(device).manual_seed(1))
     fast = device.type == "cpu"
     scoring = EvaluationConfig(device=options.device, real_data_private=False, fast=fast, reference=False)
     planes = images.cpu().numpy()
@@ -125,6 +126,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--share", type=float, default=0.4, help="of the teacher")
     parser.add_argument("--release", type=Path, help="one with a teacher, instead of training")
     parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("--sample-steps", type=int, help="of a diffusion model, where not its own")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--commit", help="recorded in the result; asked of git where not given")
