@@ -28,7 +28,7 @@ def footprint(folder: Path) -> dict[str, Any]:
     config = json.loads((folder / "release" / "config.json").read_text())
     for generator in (config["generator"], config["generator"].get("base", {"label_weights": None})):
         generator.pop("label_weights")  # sanitized values; their number is fixed by the declared classes
-    for found_on_samples in ("shifts", "drawn_weight", "names"):  # made from what is released, as those who have it could
+    for found_on_samples in ("shifts", "drawn_weight", "names"):  # anybody can make them from the rest
         config["generator"].pop(found_on_samples, None)
     with safe_open(folder / "release" / "generator.safetensors", framework="np") as file:
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (not a mapping)
