@@ -80,8 +80,9 @@ Where a method has several rows at one epsilon, this is the one of the least FID
 Inception score); all rows, with their commands, are below. Many methods can buy a noisy mean embedding first, as that
 of `dp-merf`, and start from there, which the published systems do not; rows of theirs that begin at random weights
 stand by themselves, and so do those whose samples are named by a [teacher](teacher.md), within the same epsilon.
-Without a teacher no row that starts from an embedding is more than about one point more accurate than `dp-merf` alone.
-Rows from random weights are single runs.
+Without a teacher no row of a method that only starts from an embedding is more than about one point more accurate than
+`dp-merf` alone (`dp-merf-ae` is, and `dp-hp` is below it; both are embeddings of their own). A row from random weights
+is a single run of its settings, but for those that were trained again.
 """
 PROVISIONAL = """
 The check of FID on real data (training against test images of MNIST should score 1.02, `benchmarks/fid_check.py`) has
