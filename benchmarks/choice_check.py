@@ -31,8 +31,7 @@ import numpy as np
 import torch
 
 import understudy as us
-from choices import at_once, processor, write_json
-from record import command_line, current_commit, device_name
+from record import at_once, command_line, current_commit, device_name, processor, write_json
 from understudy.data.domain import Domain, source_options
 from understudy.errors import InputError
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate, with_colour

@@ -20,15 +20,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import platform
 import shlex
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -38,7 +33,7 @@ import numpy as np
 import torch
 
 import understudy as us
-from record import command_line, current_commit, device_name
+from record import at_once, command_line, current_commit, device_name, processor, write_json
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate
 from understudy.methods.base import configure
 from understudy.methods.config import apply_settings, overlay
@@ -253,50 +248,6 @@ def _kept(results: Path, name: str) -> dict[str, Any]:
     """What was measured so far: as it is in this folder, or where there is nothing yet as it is committed."""
     there = [path for path in (results / name, _RESULTS / name) if path.exists()]
     return _read(there[0]) if there else {"device": None, "rows": [], "real": {}}
-
-
-def at_once(
-    commands: Sequence[Sequence[str]], number: int, end: float, environment: Mapping[str, str]
-) -> Iterator[dict[str, Any]]:
-    """What Python scripts print as JSON in their last line, as they finish; none is begun after ``end``.
-
-    Each has a process of its own: one that fails costs its own result alone. They share the processors, unless
-    ``environment`` says otherwise: with more threads than processors each waits for the others.
-    """
-    threads = str(max(1, (os.cpu_count() or 1) // number))
-    together = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads} | os.environ | environment
-
-    def result(command: Sequence[str]) -> dict[str, Any] | None:
-        if time.time() > end:
-            return None
-        ran = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=together)
-        if ran.returncode:
-            print(f"failed: {shlex.join(command)}", file=sys.stderr, flush=True)
-            return None
-        content: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-        return content
-
-    with ThreadPoolExecutor(number) as threads:
-        for future in as_completed([threads.submit(result, command) for command in commands]):
-            found = future.result()
-            if found is not None:
-                yield found
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """All of it, or what was there before."""
-    beside = path.with_suffix(".part")
-    beside.write_text(json.dumps(content, indent=1) + "\n")
-    beside.replace(path)
-
-
-def processor() -> str:
-    """The processor in words, and how much of it a run had."""
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text().splitlines() if told.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    threads = torch.get_num_threads()
-    return f"{threads} of {os.cpu_count()} CPU threads, {names[0] if names else platform.machine()}"
 
 
 def real_accuracy(dataset: str) -> float:

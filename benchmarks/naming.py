@@ -26,8 +26,7 @@ import numpy as np
 import torch
 
 import understudy as us
-from choices import processor
-from record import command_line, current_commit, device_name
+from record import command_line, current_commit, device_name, processor
 from understudy.data.domain import source_options
 from understudy.devices import choose_device
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import understudy as us
-from choices import write_json
-from record import command_line, current_commit, device_name
+from record import command_line, current_commit, device_name, write_json
 from understudy.devices import choose_device
 from understudy.evaluate.evaluation import EvaluationConfig, evaluate, with_colour
 

@@ -1,14 +1,17 @@
-"""What every benchmark writes beside its figures: the command, the commit, the machine and the time."""
+"""What benchmarks share: command, commit, machine and time beside their figures, and runs that go on at once."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +76,47 @@ def seconds_on_record(run: Path) -> float:
     clock = RunFolder(run).seconds()
     ends = [now for now, after in zip(clock, [*clock[1:], 0.0], strict=True) if after < now]
     return float(sum(ends))
+
+
+def at_once(
+    commands: Sequence[Sequence[str]], number: int, end: float, environment: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """What Python scripts print as JSON in their last line, as they finish; none is begun after ``end``.
+
+    Each has a process of its own: one that fails costs its own result alone. They share the processors, unless
+    ``environment`` says otherwise: with more threads than processors each waits for the others.
+    """
+    threads = str(max(1, (os.cpu_count() or 1) // number))
+    together = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads} | os.environ | environment
+
+    def result(command: Sequence[str]) -> dict[str, Any] | None:
+        if time.time() > end:
+            return None
+        ran = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=together)
+        if ran.returncode:
+            print(f"failed: {shlex.join(command)}", file=sys.stderr, flush=True)
+            return None
+        content: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+        return content
+
+    with ThreadPoolExecutor(number) as threads:
+        for future in as_completed([threads.submit(result, command) for command in commands]):
+            found = future.result()
+            if found is not None:
+                yield found
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """All of it, or what was there before."""
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(content, indent=1) + "\n")
+    beside.replace(path)
+
+
+def processor() -> str:
+    """The processor in words, and how much of it a run had."""
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text().splitlines() if told.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    threads = torch.get_num_threads()
+    return f"{threads} of {os.cpu_count()} CPU threads, {names[0] if names else platform.machine()}"

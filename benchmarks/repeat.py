@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from choices import at_once, write_json
+from record import at_once, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ("fid", "cnn_accuracy", "resnet_accuracy", "inception_score", "classifier_accuracy")
